@@ -3313,6 +3313,16 @@ PGMQ: Final = (
         f"{_PGMQ_TESTS}/test_messages.py",
     ),
     _on_pgmq(
+        "settle: a dropped queue fails the outcomes of all queues",
+        Edit(f"{_PGMQ_SQL}/0004_settle.sql", "if not onward.has_tables(part.queue) then", "if false then"),
+        f"{_PGMQ_TESTS}/test_messages.py",
+    ),
+    _on_pgmq(
+        "leases: a dropped queue fails the heartbeat of all queues",
+        Edit(f"{_PGMQ_SQL}/0007_leases.sql", "if not onward.has_tables(part.queue) then", "if false then"),
+        f"{_PGMQ_TESTS}/test_messages.py",
+    ),
+    _on_pgmq(
         "headers: those of another message count",
         Edit(
             f"{_PGMQ_SQL}/0002_headers.sql",

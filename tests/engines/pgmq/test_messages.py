@@ -15,7 +15,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange, Settlement, SignalKind
 from onward.errors import InvalidValue, Unsupported
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
+from onward.lifecycle import Complete, Fail, Failure, JobStatus, Outcome, Release, Retry, Snooze
 from tests.conformance.driver import worker_info
 from tests.engines.pgmq.conftest import claim_jobs, settle
 
@@ -63,6 +63,26 @@ async def test_a_claim_is_void_once_its_queue_was_dropped_and_created_again(
     assert not await engine.report(old, progress=50, message=None, lines=[])
     assert (await engine.heartbeat(worker_info("w"), [old, new])).lost == {old.token}
     assert await engine.settle([Settlement(old, Complete()), Settlement(new, Complete())]) == {old.token}
+
+
+@pytest.mark.parametrize("result", [None, '"r"'])
+async def test_a_queue_that_is_dropped_takes_no_other_with_it(
+    engine: CheckedEngine, queue: str, sql: Sql, result: str | None
+):  # X3, G2
+    dropped, other = f"{queue}b", f"{queue}a"
+    claims = []
+    for name in (dropped, other):
+        await engine.configure(name, QueueChange())
+        sql("select pgmq.send_batch(%s, array['1', '2', '3', '4']::jsonb[])", name)
+        claims.append(await claim_jobs(engine, name))
+    sql("select pgmq.drop_queue(%s)", dropped)
+    gone, kept = claims
+    assert (await engine.heartbeat(worker_info("w"), [*gone, *kept])).lost == {claim.token for claim in gone}
+    assert not await engine.report(gone[0], progress=50, message=None, lines=[])
+    outcomes: tuple[Outcome, ...] = (Complete(result), Fail(BOOM), Retry(timedelta(0), BOOM), Release())
+    settlements = [Settlement(claim, outcome) for each in claims for claim, outcome in zip(each, outcomes, strict=True)]
+    assert await engine.settle(settlements) == {claim.token for claim in gone}
+    assert len(sql(f"select msg_id from pgmq.a_{other}")) == 2
 
 
 async def test_a_read_that_the_server_has_forgotten_does_not_pass_for_the_next(

@@ -4,13 +4,16 @@
 --
 -- A plan is kept whatever becomes of the table, so whoever calls this forbids the plans that only a small table has use for.
 -- Of the statements the last that were prepared are kept, each some tens of kilobytes, so that many queues do not fill the memory.
+-- Null: the queue was dropped.
 create function onward.prepared_statement(verb text, queue text, columns text, statement text) returns text
   language plpgsql as $$
 declare
   live           text := 'q_' || lower(queue);
-  statement_name text := format('onward_%s_%s_%s', verb, to_regclass(format('pgmq.%I', live))::oid, hashtext(columns));
+  live_table     regclass := to_regclass(format('pgmq.%I', live));
+  statement_name text := format('onward_%s_%s_%s', verb, live_table::oid, hashtext(columns));
   old            text;
 begin
+  if live_table is null then return null; end if;
   if not exists (select from pg_catalog.pg_prepared_statements p where p.name = statement_name) then
     execute format('prepare %I as ', statement_name) || format(statement, live, 'a_' || lower(queue), columns, onward.stamp_column(columns));
     for old in
@@ -22,6 +25,11 @@ begin
   end if;
   return statement_name;
 end $$;
+
+-- Whether a queue has its tables. One may be dropped while its messages are held: that must not fail what is written of other queues.
+create function onward.has_tables(queue text) returns boolean
+  language sql stable
+  return to_regclass(format('pgmq.%I', 'q_' || lower(queue))) is not null;
 
 -- The column whose value names one read of a message for ever, as part of a claim's token: when it was last read. Ids and read counts
 -- repeat where a queue was dropped and created again, and where the server has lost recent commits. Older versions of PGMQ do not have
@@ -57,7 +65,10 @@ begin
      group by g.queue, g.action
      order by g.queue, g.action
   loop
-    if part.action = 'archive' then
+    done := null; done_stamps := null;
+    if not onward.has_tables(part.queue) then
+      null;
+    elsif part.action = 'archive' then
       execute format($f$
         with g as (
           select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[], $6) g (g_id, g_reads, g_patch, g_failure, g_stamp)
@@ -157,7 +168,10 @@ begin
         )
         select array_agg(msg_id) from kept $f$);
     end if;
-    execute format('execute %I (%L, %s, %L, %s)', name, part.id_list, part.reads, part.patch, part.stamp) into done;
+    done := null;
+    if name is not null then
+      execute format('execute %I (%L, %s, %L, %s)', name, part.id_list, part.reads, part.patch, part.stamp) into done;
+    end if;
     if done is not null then
       delete from onward.suspect s where s.queue = part.queue and s.msg_id = any (done);
     end if;

@@ -15,6 +15,10 @@ begin
      group by g.queue
      order by g.queue
   loop
+    if not onward.has_tables(part.queue) then
+      return query select part.queue, g.id, g.reads, g.stamp, false from unnest(part.ids, part.reads, part.stamps) g (id, reads, stamp);
+      continue;
+    end if;
     execute format($f$
       with g as (select * from unnest($1, $2, $3, $5) g (id, reads, lease, stamp)), kept as (
         update pgmq.%1$I q set vt = $4 + onward.to_interval(g.lease) from g
@@ -43,6 +47,7 @@ create function onward.report(queue text, id bigint, reads integer, stamp bigint
 declare
   changed integer;
 begin
+  if not onward.has_tables(queue) then return false; end if;
   execute format($f$
     update pgmq.%1$I q set headers = onward.patch_job_header(q.headers, q.msg_id, q.enqueued_at, $3, '{}', null, null)
      where q.msg_id = $1 and q.read_ct = $2 and onward.to_micros(q.%2$I) = $4
