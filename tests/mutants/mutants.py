@@ -1237,6 +1237,15 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_lost_commits.py",
     ),
     _on_postgres(
+        "restore: only the owner can adopt or confirm a copy",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "onward.confirm_home() returns void\n  language plpgsql security definer",
+            "onward.confirm_home() returns void\n  language plpgsql",
+        ),
+        f"{_OF_PG}/test_sql_api.py::test_a_worker_that_owns_nothing_works_on_a_restored_copy",
+    ),
+    _on_postgres(
         "restore: a claim by exchange ignores that the store is held",
         Edit(
             f"{_PG}/engine.py",

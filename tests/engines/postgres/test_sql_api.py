@@ -481,6 +481,28 @@ async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(
         await engine.close()
 
 
+@pytest.mark.parametrize("jobs", [0, 2])
+async def test_a_worker_that_owns_nothing_works_on_a_restored_copy(
+    driver: Driver, store: PostgresStore, role: str, jobs: int
+):  # G8, X3
+    call(store, f"allow_worker('{role}')")
+    await driver.add_many(jobs)
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"update {store.schema}.identity set home = 'elsewhere'")
+    engine = PostgresEngine(make_conninfo(store.url, options=f"-c role={role}"), schema=store.schema, clock=store.clock)
+    await engine.open()
+    worker = Driver(store, engine)  # type: ignore[arg-type]
+    try:
+        assert await worker.take() == ()
+        if jobs:
+            await engine.confirm_restore()
+        else:
+            await driver.add()
+        assert len(await worker.take(slots=10)) == max(jobs, 1)
+    finally:
+        await engine.close()
+
+
 @contextmanager
 def looking_for_long(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that has read the jobs, and does not end."""

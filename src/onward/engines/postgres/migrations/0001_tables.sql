@@ -352,6 +352,14 @@ create table onward.identity (
 
 insert into onward.identity default values;
 
+-- Record that the jobs of this store are to be run where it is now. With the owner's rights: a worker may do so, and may write nothing
+-- else of the identity.
+create function onward.confirm_home() returns void
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  update onward.identity set home = onward.current_home(), timeline = onward.current_timeline();
+end $$;
+
 -- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
 -- claimed; and one for both, so that a claim is looked at once.
 --
