@@ -1246,6 +1246,24 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py::test_a_worker_that_owns_nothing_works_on_a_restored_copy",
     ),
     _on_postgres(
+        "restore: a server that hides its timeline cannot be worked on",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "left(pg_walfile_name(pg_current_wal_lsn()), 8) end;\nexception when others then\n  return null;\n",
+            "left(pg_walfile_name(pg_current_wal_lsn()), 8) end;\n",
+        ),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
+    _on_postgres(
+        "restore: where a store is depends on who asks",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "onward.current_home() returns text\n  language plpgsql stable security definer",
+            "onward.current_home() returns text\n  language plpgsql stable",
+        ),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
+    _on_postgres(
         "restore: a claim by exchange ignores that the store is held",
         Edit(
             f"{_PG}/engine.py",

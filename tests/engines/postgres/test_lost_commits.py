@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from onward.engine.restore import RESTORED, WENT_BACK
 from onward.engine.values import Claim, ClaimRequest, Exchange, Settlement
+from onward.engines.postgres.engine import PostgresEngine
+from onward.job import NewJob
 from onward.lifecycle import Complete, JobStatus
 from tests.conformance.driver import LEASE, Driver
 from tests.conformance.postgres_case import PostgresStore
@@ -125,3 +130,43 @@ async def test_a_promoted_server_is_noticed_and_goes_on(
     assert len(await driver.take()) == 1
     await driver.engine.confirm_restore()
     assert WENT_BACK not in (await driver.engine.check()).warnings
+
+
+@pytest.fixture
+def restricted(store: PostgresStore) -> Iterator[tuple[str, str]]:
+    """A database that gives its cluster and its timeline to nobody but a superuser, and an owner for the schema."""
+    name, role = f"{store.schema}_restricted", f"owner_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {role}")
+        connection.execute(f"create database {name} owner {role}")
+    url = make_conninfo(store.url, dbname=name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for function in ("pg_control_system()", "pg_current_wal_lsn()"):
+            connection.execute(f"revoke execute on function {function} from public")
+    yield url, role
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"drop database {name} with (force)")
+        connection.execute(f"drop role {role}")
+
+
+async def test_a_server_that_hides_its_cluster_and_timeline_is_worked_on(restricted: tuple[str, str]):  # X3
+    url, role = restricted
+    as_owner, as_superuser = (
+        PostgresEngine(make_conninfo(url, options=options)) for options in (f"-c role={role}", "-c role=none")
+    )
+    for engine in (as_owner, as_superuser):
+        await engine.open()
+        try:
+            await engine.enqueue([NewJob(type="t")])
+            assert await engine.elect("w", lease=LEASE) is not None or engine is as_superuser
+            assert len((await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims) == 1
+            info = await engine.check()
+            assert not {RESTORED, WENT_BACK} & {*info.problems, *info.warnings}
+        finally:
+            await engine.close()
+    with psycopg.connect(url) as connection:
+        connection.execute("update onward.identity set home = 'elsewhere'")
+    await as_owner.open()
+    await as_owner.enqueue([NewJob(type="t")])
+    assert (await as_owner.claim(ClaimRequest(worker_id="w", slots=1))).claims == ()
+    await as_owner.close()

@@ -197,6 +197,7 @@ class PostgresEngine:
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
         await asyncio.to_thread(self._open)
+        self._restore_guard = RestoreGuard()  # the store may have been restored since it was closed
         self._connections.open()
         if self._event_settings != (None, None):
             await self._event_log.open(*self._event_settings)

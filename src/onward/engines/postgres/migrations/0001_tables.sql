@@ -326,20 +326,35 @@ begin
   perform from onward.claim_gate for key share;
 end $$;
 
--- Where this store is: the cluster, the database and the schema by their own numbers. A dump that is restored, or a database made from
--- another as its template, has other ones; a promoted standby and a copy of the data directory have the same.
-create function onward.current_home() returns text
+-- The number of the cluster. Null where the server does not give it: some managed ones restrict what reads its control file.
+create function onward.cluster_identifier() returns text
   language plpgsql stable as $$
 begin
-  return concat_ws('/', (select c.system_identifier from pg_control_system() c),
+  return (select c.system_identifier from pg_control_system() c);
+exception when others then
+  return null;
+end $$;
+
+-- Where this store is: the cluster, the database and the schema by their own numbers. A dump that is restored, or a database made from
+-- another as its template, has other ones; a promoted standby and a copy of the data directory have the same. With the owner's
+-- rights: of two roles only one may read the first.
+create function onward.current_home() returns text
+  language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return concat_ws('/', onward.cluster_identifier(),
                    (select d.oid from pg_database d where d.datname = current_database()),
                    (select c.relnamespace from pg_class c where c.oid = 'onward.job'::regclass));
 end $$;
 
--- The timeline of the server: a promotion and a point-in-time recovery begin a new one. Null on a standby.
+-- The timeline of the server: a promotion and a point-in-time recovery begin a new one. Null on a standby, and where the server does
+-- not give it: Aurora refuses all functions on its log unless wal_level is logical.
 create function onward.current_timeline() returns text
-  language sql volatile
+  language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
   return case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_lsn()), 8) end;
+exception when others then
+  return null;
+end $$;
 
 -- By which a connection is known to lead to this store and to no other, and where the store was when somebody last said that its jobs
 -- are to be run: see doctor --confirm-restore.
