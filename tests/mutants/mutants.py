@@ -3359,6 +3359,11 @@ PGMQ: Final = (
         f"{_PGMQ_TESTS}/test_messages.py",
     ),
     _on_pgmq(
+        "groups: a message runs beside a later one of its group",
+        Edit(f"{_PGMQ_SQL}/0005_claims.sql", "having not bool_or(m.read_ct > 0 and", "having not bool_or(false and"),
+        f"{_PGMQ_TESTS}/test_queries.py",
+    ),
+    _on_pgmq(
         "groups: a group goes on past a message that waits to be retried",
         Edit(
             f"{_PGMQ_SQL}/0005_claims.sql",

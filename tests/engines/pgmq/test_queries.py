@@ -79,6 +79,22 @@ async def test_two_who_read_a_group_at_once_do_not_both_get_of_it(opened: Opened
     assert [claim.payload for claim in await claim_jobs(engine, queue, slots=100)] == ["1"]
 
 
+@pytest.mark.parametrize("way", ["grouped", "grouped_rr", "grouped_head"])
+async def test_a_message_that_is_committed_late_waits_for_the_one_of_its_group_that_runs(
+    opened: Opened, queue: str, sql: Sql, way: str
+):  # G1
+    engine = await opened(read_modes={queue: way})
+    sql("begin")
+    sql("""select pgmq.send(%s, '1'::jsonb, '{"x-pgmq-group": "a"}'::jsonb)""", queue)
+    for org in ("a", "b"):
+        await engine.enqueue([NewJob(type="t", queue=queue, org_id=org, payload="2")])
+    running, _ = await claim_jobs(engine, queue)
+    sql("commit")
+    assert await claim_jobs(engine, queue) == ()
+    assert await settle(engine, running, Complete())
+    assert [claim.payload for claim in await claim_jobs(engine, queue)] == ["1"]
+
+
 async def test_a_message_read_too_often_is_poison_however_it_is_read(opened: Opened, queue: str, sql: Sql):  # G3
     engine = await opened(read_modes={"": "grouped"})
     sql("select pgmq.send(%s, '1'::jsonb)", queue)

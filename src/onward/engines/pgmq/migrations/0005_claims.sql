@@ -115,7 +115,8 @@ end $$;
 -- Read the first message of each group, if it can be seen: what pgmq.read_grouped_head of PGMQ 1.11 does. read_grouped and
 -- read_grouped_rr hand out several messages of a group at once, for a reader that works them off in order. Our slots run them beside
 -- each other, and one that fails comes after those behind it. A group whose first message is held, or waits to be retried, gives
--- nothing: whoever reads at the same time finds that row locked, or not visible once it has the lock.
+-- nothing: whoever reads at the same time finds that row locked, or not visible once it has the lock. Nor does one of which a later
+-- message is held: the first was sent by a transaction that took its id earlier, and committed when the later one was already read.
 create function onward.read_group_heads(queue text, visibility_timeout interval, max_count integer, columns text)
   returns table (msg_id bigint, read_ct integer, enqueued_at timestamptz, headers jsonb)
   language plpgsql as $$
@@ -124,6 +125,7 @@ begin
     with heads as (
       select min(m.msg_id) as msg_id from pgmq.%1$I m
        group by coalesce(m.headers ->> 'x-pgmq-group', '_default_fifo_group')
+      having not bool_or(m.read_ct > 0 and m.vt > clock_timestamp())
     ), picked as (
       select m.msg_id from heads h join pgmq.%1$I m on m.msg_id = h.msg_id
        where m.vt <= clock_timestamp()
