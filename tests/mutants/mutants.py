@@ -847,6 +847,11 @@ BULLMQ: Final = (
         f"{_BULLMQ_TESTS}/test_schedules.py",
     ),
     _on_bullmq(
+        "prune: jobs of others are looked at again and again, and ours behind them never",
+        Edit(f"{_BULLMQ}/lua/prune.lua", "if is_default and #old == left then", "if false then"),
+        f"{_BULLMQ_TESTS}/test_shared_queues.py",
+    ),
+    _on_bullmq(
         "cron_pattern: without a zone a pattern is in UTC",
         Edit(f"{_BULLMQ}/cron_pattern.py", '(name or "local")', '(name or "utc")'),
         f"{_BULLMQ_TESTS}/test_schedules.py",

@@ -98,6 +98,21 @@ async def test_only_jobs_of_ours_are_pruned_where_nobody_has_said_how_long(
     assert queue.client.exists(queue.key("completed"), queue.key("theirs")) == 0
 
 
+async def test_jobs_of_others_do_not_keep_ours_behind_them_from_being_pruned(
+    engine: BullMQEngine, queue: Queue, term: Term
+):  # B1
+    for n in range(5):
+        queue.add_as_node(f"theirs-{n}", place="completed")
+        queue.client.zadd(queue.key("completed"), {f"theirs-{n}": OLD + n})
+    ours = await queue.add()
+    (claim,) = await queue.take()
+    await queue.settle(claim, Complete())
+    queue.client.zadd(queue.key("completed"), {ours.id: OLD + 9})
+    pruned = [(await engine.prune(term, limit=2)).changed for _ in range(6)]
+    assert sum(pruned) == 1
+    assert queue.client.zrange(queue.key("completed"), 0, -1) == [f"theirs-{n}" for n in range(5)]
+
+
 async def test_metrics_are_counted_where_nodes_workers_count_them(queue: Queue):  # B1
     await queue.add()
     await queue.add()

@@ -38,9 +38,17 @@ local function drop(set, ids)
   end
   left = left - #ids
 end
+-- Jobs of others stay, and those of ours behind them would never have their turn. So the time up to which all has been looked
+-- at is kept, where one call does not reach the end.
+local marks = onward_root .. 'pruned_until'
 local function keep(set, age, count)
   if age and age ~= '' and left > 0 then
-    drop(set, call('ZRANGEBYSCORE', base .. set, '-inf', int_string(now - age), 'LIMIT', 0, left))
+    local since = is_default and call('HGET', marks, name_of(base)) or '-inf'
+    local old = call('ZRANGEBYSCORE', base .. set, since, int_string(now - age), 'LIMIT', 0, left)
+    if is_default and #old == left then
+      call('HSET', marks, name_of(base), call('ZSCORE', base .. set, old[#old]))
+    end
+    drop(set, old)
   end
   if count and count ~= '' and left > 0 then
     local over = call('ZCARD', base .. set) - tonumber(count)

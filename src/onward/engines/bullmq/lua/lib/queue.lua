@@ -54,6 +54,7 @@ local function unregister_if_empty(base, has_patterns_without_it)
   end
   if call('EXISTS', unpack(places)) == 0 and call('SREM', onward_root .. 'queues', name_of(base)) == 1 then
     call('INCR', onward_root .. 'generation')
+    call('HDEL', onward_root .. 'pruned_until', name_of(base))
   end
 end
 
