@@ -3073,6 +3073,18 @@ SQLITE_FILES: Final = (
         (f"{SQLITE}/test_clock.py",),
     ),
     Mutant(
+        "sqlite: events pile up between two prunes",
+        (Edit(f"{_PY}/maintenance.py", "has_old_events = events.remove_old(transaction)", "has_old_events = False"),),
+        (f"{SQLITE}/test_event_trim.py",),
+    ),
+    Mutant(
+        "postgres: events pile up between two prunes",
+        (Edit("engines/postgres/engine.py", 'if self._event_settings[0] == "all":', "if False:"),),
+        ("tests/engines/postgres/test_events.py",),
+        only="trims_events",
+        engine="postgres",
+    ),
+    Mutant(
         "sqlite: a waiter is named as the holder of the lock",
         (
             Edit(f"{_PY}/write_lock.py", 'if fields[1] == "FLOCK" and', 'if "FLOCK" in fields and'),

@@ -146,3 +146,17 @@ async def test_what_is_done_by_one_who_may_not_write_the_record_is_recorded(driv
         with psycopg.connect(store.url) as connection:
             connection.execute(f"drop owned by {role}")
             connection.execute(f"drop role {role}")
+
+
+async def test_the_leader_trims_events_each_time_it_looks_for_lost_jobs(store: PostgresStore):  # B7
+    store.events, store.max_events = "all", 20
+    driver = Driver(store, await store.connect())
+    for _ in range(3):
+        await driver.engine.enqueue([new_job()] * 120)
+        for _ in range(3):  # events of transactions that an earlier look has not seen ended are kept
+            await driver.rescue()
+            await driver.advance(6)
+        with psycopg.connect(store.url) as connection:
+            (kept,) = connection.execute(f"select count(*) from {store.schema}.event").fetchone() or (None,)
+        assert kept is not None
+        assert kept <= 21

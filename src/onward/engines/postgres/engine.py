@@ -635,6 +635,8 @@ class PostgresEngine:
 
     async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
+        if self._event_settings[0] == "all":  # else those who listen do it, every few seconds
+            await self._event_log.trim()
         if self._is_listening and self._rescue_state.can_skip():
             return MaintenanceResult()
         known = self._rescue_state, self._upkeep, self._watermark_state

@@ -164,6 +164,15 @@ def trim(transaction: Transaction) -> bool:
         for name, _ in _TRIGGERS:
             transaction.connection.execute(f"drop trigger if exists {name}")
         transaction.execute(SQL.event_recording_stop)
+    return _remove_old(transaction, log)
+
+
+def remove_old(transaction: Transaction) -> bool:
+    """Remove events beyond those that are kept; return whether there are more of them."""
+    return _remove_old(transaction, _log(transaction))
+
+
+def _remove_old(transaction: Transaction, log: _LogInfo) -> bool:
     if (log.last or 0) - (log.first or 1) < log.max_events:
         return False
     return transaction.execute(SQL.event_trim, {"limit": _MAX_TRIMMED}).rowcount == _MAX_TRIMMED

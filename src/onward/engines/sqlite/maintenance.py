@@ -11,7 +11,7 @@ import msgspec
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.restore import Home
 from onward.engine.values import MaintenanceResult, Term
-from onward.engines.sqlite import archived_jobs, batches
+from onward.engines.sqlite import archived_jobs, batches, events
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.enqueue import default_retention, ensure_queues_open
 from onward.engines.sqlite.rows import failed_attempt, json_text
@@ -85,8 +85,13 @@ def rescue(transaction: Transaction, term: Term, lease: timedelta, max_crashes: 
         transaction.wakes_workers = True
     if buried:
         batches.advance(transaction)
+    # As often as this: a busy store adds many events between two prunes.
+    has_old_events = events.remove_old(transaction)
     return MaintenanceResult(
-        changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried
+        changed=rescued + buried,
+        queues=frozenset(queues),
+        more=has_old_events or len(expired) == limit,
+        buried=buried,
     )
 
 
