@@ -63,25 +63,28 @@ class Fleet:
         self.processes.append(process)
         return process
 
-    async def command(self, *words: str, code: int = 0, **environment: str) -> str:
-        """Run a command of ``onward`` on the store as a process of its own, and answer what it printed."""
+    async def command(self, *words: str, code: int | None = 0) -> str:
+        """Run a command of ``onward`` on the store as a process of its own, and answer what it printed.
+
+        ``code``: the exit code that it must have; None: any.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "onward.cli",
             *words,
             cwd=self.folder,
-            env=self._environment() | environment,
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         out, err = await process.communicate()
-        assert process.returncode == code, (words, process.returncode, out.decode(), err.decode())
+        assert code in {None, process.returncode}, (words, process.returncode, out.decode(), err.decode())
         assert b"Traceback" not in err
         return out.decode()
 
-    async def command_json(self, *words: str, code: int = 0) -> Any:
+    async def command_json(self, *words: str, code: int | None = 0) -> Any:
         """Run a command and read the JSON that it prints."""
         return json.loads(await self.command(*words, "--json", code=code))
 
