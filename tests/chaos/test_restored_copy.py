@@ -49,8 +49,8 @@ async def dump(folder: Path) -> AsyncIterator[tuple[str, str, Callable[[], None]
     """A database, dumped and restored into another one of the same server."""
 
     def copy() -> None:
-        dumped = subprocess.run([binaries() / "pg_dump", "-d", source], capture_output=True, check=True)
-        psql = [binaries() / "psql", "-q", "-X", "-v", "ON_ERROR_STOP=1", "-d", target]
+        dumped = subprocess.run([str(binaries() / "pg_dump"), "-d", source], capture_output=True, check=True)
+        psql = [str(binaries() / "psql"), "-q", "-X", "-v", "ON_ERROR_STOP=1", "-d", target]
         subprocess.run(psql, input=dumped.stdout, check=True, stdout=subprocess.DEVNULL)
 
     async with database() as source, database() as target:
