@@ -208,6 +208,8 @@ class Arguments:
             raise InvalidPayload(f"payload{path.rstrip('`')}", payload, rule) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidPayload("payload", payload, f"must be JSON: {error}") from None
+        except RecursionError:
+            raise InvalidPayload("payload", payload, "is nested too deep to be read") from None
 
     def read_result(self, value: Any) -> Any:
         """Read a stored result back into what the function said that it returns."""

@@ -121,6 +121,18 @@ async def test_a_payload_that_does_not_fit_is_retried_by_policy_and_names_the_ar
     assert not called
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_payload_that_is_nested_too_deep_is_retried_by_policy(app: App, runner: Runner, whole: bool):  # O8
+    @app.task(whole_payload=whole)
+    async def handler(data: Any) -> None: ...
+
+    deep = "[" * 5000 + "]" * 5000
+    result = await runner.run(claim(payload=deep if whole else f'{{"data":{deep}}}'))
+    assert isinstance(result, Raised)
+    assert (result.retryable, result.failure.error_type) == (True, "InvalidPayload")
+    assert "nested too deep" in result.failure.message
+
+
 @pytest.mark.parametrize(
     ("payload", "value"),
     [('"text"', "text"), ("[1,2]", [1, 2]), ("7", 7), ("null", None), ('{"a":1}', {"a": 1})],

@@ -1121,6 +1121,7 @@ _PG: Final = "engines/postgres"
 _OF_PG: Final = "tests/engines/postgres"
 _MIGRATING: Final = "pg/migrations.py"
 MIGRATING: Final = f"{_OF_PG}/test_migrations.py"
+_S4: Final = f"{_PG}/migrations/0004_claims.sql"
 _S6: Final = f"{_PG}/migrations/0006_maintenance.sql"
 _S7: Final = f"{_PG}/migrations/0007_partitions.sql"
 _GRANTS: Final = f"{_PG}/migrations/0013_grants.sql"
@@ -1161,6 +1162,53 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 POSTGRES: Final = (
     _on_postgres(
+        "claim: the size of payloads has no bound",
+        Edit(_S4, "where s.size_before < size_left", "where s.size_before < size_left or true"),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim_lanes: the size of payloads has no bound",
+        Edit(
+            _S4,
+            "              limit room) s\n              where s.size_before <",
+            "              limit room) s\n              where 0 <",
+        ),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim_queue: the size of payloads has no bound",
+        Edit(
+            _S4,
+            "              limit room) c) s\n              where s.size_before <",
+            "              limit room) c) s\n              where 0 <",
+        ),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim: less urgent jobs are taken where the size stops the urgent ones",
+        Edit(_S4, "      exit when got >= quota or size_left <= 0;\n", "      exit when got >= quota;\n"),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim: a claim that was cut short says that there is no more",
+        Edit(f"{_PG}/claims.py", "rotation.is_capped) or is_cut_short:", "rotation.is_capped):"),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim: a row that cannot be read spoils the claim",
+        Edit(f"{_PG}/claims.py", "    except _READ_ERRORS:  # one", "    except ZeroDivisionError:  # one"),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
+        "claim_queue: a row that cannot be read spoils the claim",
+        Edit(
+            f"{_PG}/claims.py",
+            "            claims.append(_claim_from_row(queue, row))\n        except _READ_ERRORS as",
+            "            claims.append(_claim_from_row(queue, row))\n        except ZeroDivisionError as",
+        ),
+        f"{_OF_PG}/test_claim_size.py",
+    ),
+    _on_postgres(
         "two-phase: a transaction that is to be prepared notifies",
         Edit(f"{_PG}/leases.py", "'off', true)", "'on', true)"),
         f"{_OF_PG}/test_two_phase.py",
@@ -1177,7 +1225,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rescue: the leases of a clock that went back are believed",
-        Edit(_S6, "  if rescue.since is null then perform onward.shorten_leases(now_at); end if;\n", ""),
+        Edit(
+            _S6,
+            "  if rescue.since is null then perform onward.shorten_leases(",
+            "  if false then perform onward.shorten_leases(",
+        ),
         f"{_OF_PG}/test_recovery.py",
     ),
     _on_postgres(
@@ -1628,8 +1680,8 @@ POSTGRES: Final = (
         "claim: two who claim wait for each other",
         Edit(
             f"{_PG}/migrations/0004_claims.sql",
-            "order by c.ready_at, c.seq limit taken for update skip locked))",
-            "order by c.ready_at, c.seq limit taken for update))",
+            "order by c.ready_at, c.seq limit taken for update skip locked) c) s",
+            "order by c.ready_at, c.seq limit taken for update) c) s",
         ),
         f"{_OF_PG}/test_plans.py::test_concurrent_claims_of_unlimited_queues_wait_for_nobody",
     ),

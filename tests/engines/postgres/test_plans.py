@@ -46,6 +46,8 @@ CHANGED_BY_A_CLAIM = {
 # What else there is ---------------------------------------------------------------------------------------------------
 
 _LATER = "timestamptz '2099-01-01'"
+LONG_LEASE = timedelta(days=100 * 366)
+"""Beyond that: none of the leases here is longer than it could be."""
 JOBS: dict[str, dict[str, str]] = {
     "waiting": {},
     "waiting in other queues": {"queue": "'other/' || n % 50", "priority": "n % 3"},
@@ -385,7 +387,7 @@ def rescue(at: Session) -> Iterator[None]:
     at.take(slots=BATCH, lease=NEXT_MOMENT)
     yield
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
-    assert at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
+    assert at.run(maintenance.rescue(at.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
 
 
 @hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=8_000)  # every job that runs
@@ -394,7 +396,7 @@ def maintain_the_lanes(at: Session) -> Iterator[None]:
     upkeep._checks = 1
     yield
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
-    assert not at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed
+    assert not at.run(maintenance.rescue(at.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known)).changed
 
 
 @hot("lane", "job_claim", rows=40 * BATCH)
@@ -603,7 +605,7 @@ async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
     upkeep._checks = 1
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
     with session.reading() as reads:
-        session.run(maintenance.rescue(session.schema, term, LEASE, MAX_CRASHES, 100, *known))
+        session.run(maintenance.rescue(session.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known))
     assert session.execute("select queue from onward.lane where substr(queue, 6) !~ '^[0-9]*[13579]$'") == [
         ("many/994-new",)
     ]

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.postgres.claims import RoundRobin, queue_claim_statement, read_queue_claims
+from onward.engines.postgres.claims import RoundRobin, UnreadableJob, queue_claim_statement, read_queue_claims
 from onward.engines.postgres.statements import Schema
 from onward.pg.listener import OnResult
 from onward.pg.plan_runner import Row, Statement
@@ -34,6 +34,7 @@ Key = tuple[str, tuple[str, ...]]
 """Who asks, and for which queues."""
 Send = Callable[[Statement, OnResult], bool]
 ReleaseClaims = Callable[[Sequence[Claim]], Coroutine[Any, Any, None]]
+FailUnreadable = Callable[[Sequence[UnreadableJob]], Coroutine[Any, Any, None]]
 
 
 class _ArmedClaim(NamedTuple):
@@ -46,9 +47,12 @@ class _ArmedClaim(NamedTuple):
 class SentClaim:
     """A claim that was sent with the news of a job."""
 
-    __slots__ = ("answer", "expiry", "queue", "room", "rotation")
+    __slots__ = ("_on_unreadable", "answer", "expiry", "queue", "room", "rotation")
 
-    def __init__(self, queue: str, room: int, rotation: RoundRobin) -> None:
+    def __init__(
+        self, queue: str, room: int, rotation: RoundRobin, on_unreadable: Callable[[list[UnreadableJob]], None]
+    ) -> None:
+        self._on_unreadable = on_unreadable
         self.queue = queue
         self.room = room
         self.rotation = rotation
@@ -67,14 +71,22 @@ class SentClaim:
 
     def read(self, rows: list[Row] | None) -> Claims | None:
         """Read what was answered."""
-        return None if rows is None else read_queue_claims(self.queue, self.room, rows, self.rotation)
+        if rows is None:
+            return None
+        received, unreadable = read_queue_claims(self.queue, self.room, rows, self.rotation)
+        if unreadable:
+            self._on_unreadable(unreadable)
+        return received
 
 
 class ClaimOnNotify:
     """The claims of workers on one event loop, those that stand and those that are on their way."""
 
-    def __init__(self, schema: Schema, *, send: Send, release_claims: ReleaseClaims) -> None:
+    def __init__(
+        self, schema: Schema, *, send: Send, release_claims: ReleaseClaims, fail_unreadable: FailUnreadable
+    ) -> None:
         """``send`` sends a statement at once, if it can; ``release_claims`` releases jobs that nobody has begun."""
+        self._fail_unreadable = fail_unreadable
         self._schema = schema
         self._send = send
         self._release_claims = release_claims
@@ -103,7 +115,7 @@ class ClaimOnNotify:
                 continue
             queue, *others = queues_to_check
             rotation.notified.update(dict.fromkeys(others))  # told on another loop meanwhile
-            sent = SentClaim(queue, request.slots, rotation)
+            sent = SentClaim(queue, request.slots, rotation, self._on_unreadable)
             statement = queue_claim_statement(self._schema, request, queue, request.slots)
             if self._send(statement, partial(self._answered, key, sent)):
                 self._sent[key] = sent
@@ -162,11 +174,15 @@ class ClaimOnNotify:
     def _release_rows(self, sent: SentClaim, rows: list[Row] | None) -> None:
         received = sent.read(rows)
         if received is not None and received.claims:
-            task = asyncio.get_running_loop().create_task(
-                self._release_claims(received.claims), name="onward-release-claims"
-            )
-            self._releasing.add(task)
-            task.add_done_callback(self._releasing.discard)
+            self._run(self._release_claims(received.claims), "onward-release-claims")
+
+    def _on_unreadable(self, jobs: list[UnreadableJob]) -> None:
+        self._run(self._fail_unreadable(jobs), "onward-fail-unreadable")
+
+    def _run(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(call, name=name)
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
 
     async def _wait_released(self) -> None:
         if self._releasing:

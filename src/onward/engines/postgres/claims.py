@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,22 +12,30 @@ from time import monotonic
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.postgres.rows import backoff_of, ranges_of
+from onward.engine.values import Claim, ClaimRequest, Claims, Token
+from onward.engines.postgres.rows import backoff_of, failure_text, ranges_of
 from onward.engines.postgres.statements import Schema
 from onward.job import JobRef
+from onward.lifecycle import Failure
 from onward.pg import arrays
 from onward.pg.listener import ALL_QUEUES, CANCELLED, DUE, SETTINGS_CHANGED
 from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import matches
 
+log = logging.getLogger("onward.engines.postgres")
+
 _ANY_QUEUE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})
 _NOT_QUEUES: Final = frozenset({DUE, CANCELLED})
 _MAX_NOTIFIED: Final = 100
 """Queues with news that are kept in mind."""
+MAX_CLAIM_SIZE: Final = 2 * 1024 * 1024
+"""Bytes of payload in one claim: ``onward.max_claim_size``. An answer that is longer may have been cut short."""
+_READ_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What reading a job may raise that was written by hand."""
 _MAX_VISITS: Final = 150
 """Lanes in one claim, on the average: a visit costs as much as ten jobs, and meanwhile the first job of another queue
 waits."""
@@ -154,6 +163,28 @@ class _Visit(msgspec.Struct, array_like=True):
 
 
 _visits_decoder: Final = msgspec.json.Decoder(list[_Visit])
+_payload_decoder: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableJob:
+    """A claimed job whose row was written by hand so that it cannot be read here."""
+
+    token: Token
+    ref: JobRef
+    reason: str
+
+
+def fail_unreadable(schema: Schema, jobs: Sequence[UnreadableJob]) -> Plan[None]:
+    """Fail jobs that cannot be read, each with its reason, so that they stop no other."""
+    for job in jobs:
+        log.error("job failed: its row cannot be read", extra={"job_id": job.ref.id, "queue": job.ref.queue})
+    jobs = sorted(jobs, key=lambda job: job.token)
+    failures = [Failure("UnreadableJob", f"its row cannot be read: {job.reason}") for job in jobs]
+    seqs, claim_nos = zip(*[job.token for job in jobs], strict=True)
+    texts = [arrays.texts([str(failure) for failure in failures]), arrays.texts(list(map(failure_text, failures)))]
+    values = [schema.now, schema.channel, arrays.whole(seqs), arrays.whole(claim_nos), *texts]
+    yield Statement(schema.fail_unreadable, values)
 
 
 def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[Claims]:
@@ -162,7 +193,7 @@ def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[C
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
         ((jobs, has_suspects, retry_after, *_, claim_no),) = yield Statement(schema.claim_suspect, values)
-        (claims,) = _decode_visits(jobs, claim_no) or [[]]  # it is no step of the tour
+        (claims,) = (yield from _read_visits(schema, jobs, claim_no)) or [[]]  # it is no step of the tour
         return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
     queues_to_check = rotation.queues_to_check(is_idle=True)
     if queues_to_check == ():
@@ -174,7 +205,7 @@ def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[C
                 return found
             queues_to_check = None
         (answer,) = yield Statement(schema.claim, [schema.now, *claim_values(request, rotation, queues_to_check)])
-    return read_claims(answer, rotation)
+    return (yield from read_claims(schema, answer, rotation))
 
 
 def no_claims(rotation: RoundRobin) -> Claims:
@@ -186,7 +217,10 @@ def _claim_queue(schema: Schema, request: ClaimRequest, rotation: RoundRobin, qu
     """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
     room = request.slots + request.prefetch_started
     rows = yield queue_claim_statement(schema, request, queue, room)
-    return read_queue_claims(queue, room, rows, rotation)
+    found, unreadable = read_queue_claims(queue, room, rows, rotation)
+    if unreadable:
+        yield from fail_unreadable(schema, unreadable)
+    return found
 
 
 def queue_claim_statement(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
@@ -194,16 +228,35 @@ def queue_claim_statement(schema: Schema, request: ClaimRequest, queue: str, roo
     return Statement(schema.claim_queue, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
 
 
-def read_queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: RoundRobin) -> Claims | None:
-    """Read what a single queue gave; None: something is said of it, so that it takes a tour."""
+def read_queue_claims(
+    queue: str, room: int, rows: Sequence[Row], rotation: RoundRobin
+) -> tuple[Claims | None, list[UnreadableJob]]:
+    """Read what a single queue gave, and what of it cannot be read; None: its settings say that it takes a tour."""
     if rows and rows[0][0] is None:
-        return None
-    claims = [_claim_from_row(queue, row) for row in rows]
+        return None, []
+    claims, unreadable = _read_rows((queue, row) for row in rows)
     claims.sort(key=lambda claim: (-claim.priority, -claim.wait_seconds, claim.token))
     rotation.is_full_scan = False
-    if len(claims) >= room:
+    if len(rows) >= room or sum(len(claim.payload) for claim in claims) >= MAX_CLAIM_SIZE:
         rotation.full_scan_at = -math.inf  # there may be more, and elsewhere too
-    return Claims(claims=tuple(claims), retry_after=max(rotation.next_full_scan_in(), 0.0))
+    return Claims(claims=tuple(claims), retry_after=max(rotation.next_full_scan_in(), 0.0)), unreadable
+
+
+def _read_rows(rows: Iterable[tuple[str, Row]]) -> tuple[list[Claim], list[UnreadableJob]]:
+    """Read jobs that came as rows, each with its queue."""
+    claims: list[Claim] = []
+    unreadable: list[UnreadableJob] = []
+    for queue, row in rows:
+        try:
+            claims.append(_claim_from_row(queue, row))
+        except _READ_ERRORS as error:
+            unreadable.append(_unreadable(queue, row, error))
+    return claims, unreadable
+
+
+def _unreadable(queue: str, row: Row, error: Exception) -> UnreadableJob:
+    reason = str(error).encode("utf-8", "replace").decode().replace("\0", "?")[:500]
+    return UnreadableJob((row[0], row[1]), JobRef(queue, row[2]), reason)
 
 
 def _claim_from_row(queue: str, row: Row) -> Claim:
@@ -268,16 +321,17 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
     return arrays.texts(firsts), arrays.texts(ends)
 
 
-def read_claims(answer: Row, rotation: RoundRobin) -> Claims:
-    """Read what was claimed: see the type ``onward.answer``."""
+def read_claims(schema: Schema, answer: Row, rotation: RoundRobin) -> Plan[Claims]:
+    """Read what was claimed: see the type ``onward.claim_result``."""
     jobs, has_suspects, retry_after, next_name, turn_left, is_shared_load, claim_no = answer
     if next_name is not None:
         rotation.next_name, rotation.turn_left = next_name, turn_left
-    visits = _decode_visits(jobs, claim_no)
+    visits = yield from _read_visits(schema, jobs, claim_no)
     claims = [claim for visit in visits for claim in visit]
-    rotation.has_more = 0 < rotation.room <= len(claims)
-    rotation.max_jobs = _MAX_VISITS * len(claims) // len(visits) if rotation.has_more else _MAX_CLAIM
-    if rotation.has_more and rotation.is_capped:
+    is_cut_short = jobs is not None and len(jobs) >= MAX_CLAIM_SIZE
+    rotation.has_more = 0 < rotation.room <= len(claims) or is_cut_short
+    rotation.max_jobs = max(_MAX_VISITS * len(claims) // len(visits), 1) if rotation.has_more else _MAX_CLAIM
+    if (rotation.has_more and rotation.is_capped) or is_cut_short:
         retry_after = 0.0
     is_over = not rotation.has_more and not has_suspects and retry_after is None
     if rotation.is_full_scan:
@@ -296,9 +350,33 @@ def read_claims(answer: Row, rotation: RoundRobin) -> Claims:
     )
 
 
-def _decode_visits(jobs: str | None, claim_no: int) -> list[list[Claim]]:
+def _read_visits(schema: Schema, jobs: str | None, claim_no: int) -> Plan[list[list[Claim]]]:
     """Read what each lane gave that was visited."""
-    return [] if jobs is None else [_claims_of(visit, claim_no) for visit in _visits_decoder.decode(jobs)]
+    if jobs is None:
+        return []
+    try:
+        return [_claims_of(visit, claim_no) for visit in _visits_decoder.decode(jobs)]
+    except _READ_ERRORS:  # one job spoils the text of all
+        return [(yield from _read_one_by_one(schema, claim_no))]
+
+
+def _read_one_by_one(schema: Schema, claim_no: int) -> Plan[list[Claim]]:
+    """Read the jobs of a claim row by row, and fail those that cannot be read."""
+    rows = yield Statement(schema.claimed_jobs, [schema.now, claim_no])
+    claims: list[Claim] = []
+    unreadable: list[UnreadableJob] = []
+    for *columns, queue, started, is_suspect, start_within in rows:
+        row = tuple(columns)
+        try:
+            _payload_decoder.decode(row[-1])
+            claim = _claim_from_row(queue, row)
+        except _READ_ERRORS as error:
+            unreadable.append(_unreadable(queue, row, error))
+        else:
+            claims.append(replace(claim, started=started, is_suspect=is_suspect, start_within=start_within))
+    if unreadable:
+        yield from fail_unreadable(schema, unreadable)
+    return claims
 
 
 def _claims_of(visit: _Visit, claim_no: int) -> list[Claim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -67,7 +68,7 @@ from onward.engines.postgres.notify_throttle import NotifyOnCommit, NotifyThrott
 from onward.engines.postgres.single_producer import SingleProducer
 from onward.engines.postgres.statements import DEFAULT, Schema
 from onward.engines.postgres.usage import record as record_usage
-from onward.errors import StoreBusy
+from onward.errors import OnwardError, StoreBusy
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
@@ -154,7 +155,12 @@ class PostgresEngine:
         self._rotations: dict[tuple[str, tuple[str, ...]], claims.RoundRobin] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
         self._claim_on_notify = PerLoop(
-            lambda: ClaimOnNotify(self.schema, send=self._listener.query, release_claims=partial(release_claims, self))
+            lambda: ClaimOnNotify(
+                self.schema,
+                send=self._listener.query,
+                release_claims=partial(release_claims, self),
+                fail_unreadable=self._fail_unreadable,
+            )
         )
         self._notifies = notify
         self._queue_cache = EnqueueCache()
@@ -383,6 +389,10 @@ class PostgresEngine:
         if taken.claims:
             self._mark_busy()
         return taken
+
+    async def _fail_unreadable(self, jobs: Sequence[claims.UnreadableJob]) -> None:
+        with suppress(OnwardError):  # otherwise their leases run out, and the next claim meets them again
+            await self._run(lambda: claims.fail_unreadable(self.schema, jobs))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""

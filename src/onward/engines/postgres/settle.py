@@ -82,7 +82,9 @@ def exchange(schema: Schema, wanted: Exchange, rotation: RoundRobin) -> Plan[Exc
         ((lost, *answer),) = yield Statement(schema.exchange, values)
     claimed = Claims()
     if request is not None:
-        claimed = no_claims(rotation) if queues_to_check == () else read_claims(tuple(answer), rotation)
+        claimed = (
+            no_claims(rotation) if queues_to_check == () else (yield from read_claims(schema, tuple(answer), rotation))
+        )
     return Exchanged(lost=frozenset() if lost is None else frozenset(_lost_decoder.decode(lost)), claimed=claimed)
 
 

@@ -394,6 +394,7 @@ declare
     when job.crashes < 0 then 'crashes is not negative'
     when job.progress not between 0 and 100 then 'progress is from 0 to 100'
     when not days @> job.next_run_at or not days @> job.start_by then 'next_run_at and start_by are in the years 1 to 9999'
+    when not days @> job.ready_at or not days @> job.created_at then 'ready_at and created_at are in the years 1 to 9999'
     when json_typeof(job.backoff) <> 'object' or job.backoff::jsonb @? any (array[
            '$.kind ? (@ != "fixed" && @ != "exponential")', '$.base ? (@.type() != "number" || @ <= 0)',
            '$.factor ? (@.type() != "number" || @ < 1)', '$.jitter ? (@.type() != "number" || @ < 0 || @ > 1)',

@@ -19,6 +19,12 @@ create type onward.claim_result as (
   jobs text, has_suspects boolean, retry_after float8, next_name text, turn_left bigint, is_shared_load boolean, claim_no bigint
 );
 
+-- Bytes of payload, as they are stored, in one claim; one job is never too large. All payloads of a claim come as one text, which has a
+-- maximum length, and compressed ones are many times as long there.
+create function onward.max_claim_size() returns bigint
+  language sql immutable parallel safe
+  return 2097152;
+
 -- Say where the watermark is. To be asked before lanes are read: whoever moves it gives low marks to those that need them before.
 create function onward.watermark() returns timestamptz
   language sql volatile
@@ -165,20 +171,23 @@ begin
            claimed_at = now_at, started_at = now_at, has_permit = false,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
-             select x.row_id
+             select s.row_id
+               from (
+             select x.row_id, sum(x.size) over (rows unbounded preceding) - x.size as size_before
                from (select min(l.n)::integer as first, max(l.n)::integer as last, min(l.weight) * turns as turn
                        from unnest(lanes) with ordinality l (queue, priority, since, weight, is_limited, lease, n)
                       group by l.queue order by 1) q
                cross join lateral (
-                 select c.row_id from generate_series(q.first, q.last) n
+                 select c.row_id, c.size from generate_series(q.first, q.last) n
                    cross join lateral (
-                     select c.ctid as row_id from onward.job c
+                     select c.ctid as row_id, pg_column_size(c.payload) as size from onward.job c
                       where c.queue = (lanes[n]).queue collate "C" and c.priority = (lanes[n]).priority
                         and c.ready_at >= (lanes[n]).since and c.ready_at is not null and not c.suspect
                         and c.lease_until is null and (c.start_by is null or c.start_by > now_at)
                       order by c.ready_at, c.seq limit q.turn for update skip locked) c
                   limit q.turn) x
-              limit room))
+              limit room) s
+              where s.size_before < onward.max_claim_size()))
     returning j.seq, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
               j.trace, j.ready_at, j.queue, j.priority),
   visits as (
@@ -263,6 +272,7 @@ declare
   visits     text[] := '{}';
   leased     bigint[] := '{}';
   first_end  timestamptz;
+  size_left  bigint := onward.max_claim_size();
   shared     record;
   first      onward.claim_result;
   may_share  boolean;
@@ -343,6 +353,7 @@ begin
                                                           begins_at, claim.claim_no);
         visits := visits || shared.jobs; leased := shared.seqs; first_end := now_at + own_lease;
         got := cardinality(leased);
+        size_left := size_left - octet_length(array_to_string(shared.jobs, ''));
         prefetch_started := prefetch_started - greatest(got - slots, 0)::integer; slots := slots - least(got, slots)::integer;
         last_lane := cardinality(lanes);
         for lane in select * from unnest(lanes) loop
@@ -350,6 +361,9 @@ begin
             perform onward.raise_low_mark(now_at, lane);
           end if;
         end loop;
+        if size_left <= 0 then
+          slots := 0; prefetch_started := 0; prefetch_claimed := 0;
+        end if;
         if slots + prefetch_started = 0 then
           next_name := shared.last_queue || '!';
           if shared.last_left > 0 then
@@ -405,11 +419,14 @@ begin
                  has_permit = settings.global_concurrency is not null,
                  updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
            where j.ctid = any (array(
-                   select c.ctid from onward.job c
-                    where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.since
-                      and c.ready_at is not null and not c.suspect
-                      and c.lease_until is null and (c.start_by is null or c.start_by > now_at)
-                    order by c.ready_at, c.seq limit taken for update skip locked))
+                   select s.row_id
+                     from (select c.row_id, sum(c.size) over (rows unbounded preceding) - c.size as size_before
+                             from (select c.ctid as row_id, pg_column_size(c.payload) as size from onward.job c
+                                    where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.since
+                                      and c.ready_at is not null and not c.suspect
+                                      and c.lease_until is null and (c.start_by is null or c.start_by > now_at)
+                                    order by c.ready_at, c.seq limit taken for update skip locked) c) s
+                    where s.size_before < size_left))
           returning j.seq, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
                     j.trace, j.ready_at)
         select count(*), array_agg(t.seq),
@@ -432,6 +449,7 @@ begin
             on conflict (seq) do update set queue = excluded.queue;  -- a stale one, left by hand or by a restore
           end if;
           visits := visits || taken_jobs;
+          size_left := size_left - octet_length(taken_jobs);
         end if;
         got := got + taken;
         if starts then
@@ -439,14 +457,18 @@ begin
         else
           prefetch_claimed := prefetch_claimed - taken::integer;
         end if;
+        exit when size_left <= 0;
       end loop;
       if random() * 10 < got - got_before then  -- about once for ten jobs: as dear as to walk over them
         perform onward.raise_low_mark(now_at, lane);
       end if;
-      exit when got >= quota;
+      exit when got >= quota or size_left <= 0;
     end loop;
     if got > 0 and settings.spacing is not null then
       perform onward.take_permits(now_at, settings, got);
+    end if;
+    if size_left <= 0 then  -- the rest is for the next claim, which the client makes at once
+      slots := 0; prefetch_started := 0; prefetch_claimed := 0;
     end if;
 
     -- Where the tour goes on.
@@ -504,7 +526,11 @@ begin
            lease = until - now_at, lease_until = until, claimed_at = now_at, started_at = now_at,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
-             select c.row_id
+             select s.row_id
+               from (
+             select c.row_id, sum(c.size) over (rows unbounded preceding) - c.size as size_before
+               from (
+             select c.row_id, c.size
                from (select l.priority, min(coalesce(l.low_mark, watermark)) as low_mark from onward.lane l
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
@@ -513,12 +539,13 @@ begin
                                                 or q.lease is not null))
                       group by l.priority order by l.priority desc) l
                cross join lateral (
-                 select c.ctid as row_id from onward.job c
+                 select c.ctid as row_id, pg_column_size(c.payload) as size from onward.job c
                   where c.queue = of_queue collate "C" and c.priority = l.priority and c.ready_at >= l.low_mark
                     and c.ready_at is not null and not c.suspect
                     and c.lease_until is null and (c.start_by is null or c.start_by > now_at)
                   order by c.ready_at, c.seq limit room for update skip locked) c
-              limit room))
+              limit room) c) s
+              where s.size_before < onward.max_claim_size()))
     returning j.seq, j.claim_no, j.id, j.type, j.priority, j.ready_at, j.attempts, j.max_attempts, j.crashes, j.org_id,
               j.backoff, j.trace, j.payload),
   leased as (

@@ -106,13 +106,19 @@ end $$;
 
 -- Shorten what lasts longer from now on than it could if the clock had never gone back: leases of jobs, lease batches and heartbeats
 -- of workers. Otherwise the jobs of a worker that died before stay held until the old time comes again.
-create function onward.shorten_leases(now_at timestamptz) returns void
+-- lease  of most jobs: unless the last lease batch ends later than that, none is looked at.
+create function onward.shorten_leases(now_at timestamptz, lease interval) returns void
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
+  update onward.worker w set last_heartbeat = now_at
+   where w.ctid = any (array(
+           select s.ctid from onward.worker s where s.last_heartbeat > now_at + interval '1 second' for update skip locked));
+  perform from onward.lease_batch g where g.until > now_at + shorten_leases.lease + interval '1 second' limit 1;
+  if not found then return; end if;
   update onward.job j set lease_until = now_at + j.lease
    where j.ctid = any (array(
            select h.ctid from onward.job h
@@ -124,9 +130,6 @@ begin
                  (select min(j.lease_until) from onward.job j where j.seq = any (g.seqs) and j.lease_until is not null) as first_end
             from onward.lease_batch g where g.until > now_at for update skip locked) f
    where b.ctid = f.row_id and f.first_end < b.until;
-  update onward.worker w set last_heartbeat = now_at
-   where w.ctid = any (array(
-           select s.ctid from onward.worker s where s.last_heartbeat > now_at + interval '1 second' for update skip locked));
 end $$;
 
 -- Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent.
@@ -154,7 +157,7 @@ begin
     return;
   end if;
 
-  if rescue.since is null then perform onward.shorten_leases(now_at); end if;
+  if rescue.since is null then perform onward.shorten_leases(now_at, onward.to_interval(rescue.lease)); end if;
   lost := array(
     select j.seq from onward.job j
      where j.seq = any (array(select distinct unnest(g.seqs) from onward.lease_batch g where g.until > low and g.until <= now_at))
