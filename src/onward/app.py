@@ -32,7 +32,7 @@ from onward.handle import JobHandle
 from onward.handler import Executor, Handler, RetryRules, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
-from onward.lifecycle import MAX_CRASHES
+from onward.lifecycle import MAX_CRASHES, CrashPolicy
 from onward.metering import Bucket, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
@@ -98,7 +98,7 @@ class App:
             clock: the source of time, for tests: see :mod:`onward.testing`.
             max_payload: bytes of JSON that a job, or its result, may be.
             lease: time without a heartbeat after which a worker counts as dead.
-            max_crashes: how many times a job may crash its process before it becomes a dead letter.
+            max_crashes: how many child processes a suspect may take down before its task's ``on_crash`` applies.
             unknown_tasks: ``wait`` puts a job whose task a worker does not have back for another worker, at no cost;
                 ``fail`` fails it at once.
             unknown_task_grace: how long such a job is put back before it fails as NoHandler.
@@ -196,6 +196,7 @@ class App:
         timeout: timedelta | float | None = None,
         dedupe: bool = False,
         executor: Executor = "auto",
+        on_crash: CrashPolicy = "dead_letter",
         store_result: bool = True,
         unknown_fields: UnknownFields | None = None,
         aliases: Mapping[str, str] | None = None,
@@ -217,6 +218,7 @@ class App:
         timeout: timedelta | float | None = None,
         dedupe: bool = False,
         executor: Executor = "auto",
+        on_crash: CrashPolicy = "dead_letter",
         store_result: bool = True,
         unknown_fields: UnknownFields | None = None,
         aliases: Mapping[str, str] | None = None,
@@ -237,6 +239,9 @@ class App:
                 thread is left to end by itself.
             dedupe: while a job with the same arguments and organisation waits or runs, another enqueue adds nothing.
             executor: ``process`` runs a plain function in a process of its own, for work that needs a whole processor.
+            on_crash: what becomes of a job that has ended ``max_crashes`` child processes, alone in each: a
+                ``dead_letter``; ``retry``, as after any failure; ``fail``; ``hold``, until a person edits its
+                ``run_at``.
             store_result: whether what it returns is stored.
             unknown_fields: whether keys of a payload that no argument has are ignored or make the run fail; the App's
                 setting unless given.
@@ -256,6 +261,7 @@ class App:
             timeout=None if timeout is None else as_duration("timeout", timeout),
             dedupe=dedupe,
             executor=executor,
+            on_crash=on_crash,
             store_result=store_result,
             unknown_fields=unknown_fields or self._unknown_fields,
             aliases=dict(aliases or {}),

@@ -32,7 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta = DEFAULT_LEASE
     """Time without a heartbeat after which a worker counts as dead; renewed by heartbeats."""
     max_crashes: int = MAX_CRASHES
-    """How many times a job may take its worker down before it is buried."""
+    """How many child processes a suspect may take down before its task's ``on_crash`` applies."""
 
     unknown_tasks: UnknownTaskPolicy = "wait"
     """Whether workers put back a job whose task they do not have, or fail it at once (O8)."""

@@ -82,7 +82,8 @@ def explain(
     reasons = [*_not_yet(job, dependencies, alive, now), *_limits(job, queue, held_jobs, now), *_nobody(job, alive)]
     if job.is_suspect:
         message = (
-            f"it was running when a worker died ({job.crashes} times), so it runs alone, when a worker has nothing else"
+            "its lease ran out in two runs in a row: its worker died or was stalled. It runs alone in a child process "
+            f"now, which it has ended {job.crashes} times"
         )
         reasons.append(Reason(code=ReasonCode.SUSPECT, message=message))
     if reasons:

@@ -16,6 +16,7 @@ from onward.arguments import Arguments
 from onward.backoff import Backoff
 from onward.context import JobContext
 from onward.errors import InvalidValue
+from onward.lifecycle import CrashPolicy
 
 Executor = Literal["auto", "thread", "process"]
 """Where a handler runs: ``auto`` is the event loop for ``async def`` and a thread for ``def``."""
@@ -46,6 +47,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     dedupe: bool = False
     """While a job with the same arguments and organisation waits or runs, a second enqueue adds nothing (H5)."""
     executor: Executor = "auto"
+    on_crash: CrashPolicy = "dead_letter"
+    """What becomes of a job that has crashed ``max_crashes`` child processes, alone in each."""
     store_result: bool = True
     unknown_fields: UnknownFields | None = None
     """What to do with keys of a payload that no argument has; None: ignore on foreign stores, refuse on others."""
@@ -67,6 +70,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue("timeout", self.timeout, "must be more than 0 seconds, or None for no limit")
         if self.executor not in ("auto", "thread", "process"):
             raise InvalidValue("executor", self.executor, "must be 'auto', 'thread' or 'process'")
+        if self.on_crash not in ("dead_letter", "retry", "fail", "hold"):
+            raise InvalidValue("on_crash", self.on_crash, "must be 'dead_letter', 'retry', 'fail' or 'hold'")
         if self.unknown_fields not in (None, "ignore", "refuse"):
             raise InvalidValue("unknown_fields", self.unknown_fields, "must be 'ignore' or 'refuse'")
         for kind, backoff in self.retry.items():

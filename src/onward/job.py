@@ -164,9 +164,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Runs started and not given back."""
     max_attempts: int = MAX_ATTEMPTS
     crashes: int = 0
-    """Runs, alone in their process, that took the process with them."""
+    """Child processes that died while the job ran alone in them."""
     is_suspect: bool = False
-    """Was running in a process that died: runs alone until it has shown that it was not the cause."""
+    """Its lease has run out in two runs in a row: it runs alone in a child process until a run has ended."""
     backoff: Backoff | None = None
     last_error: str | None = None
     errors: tuple[FailedAttempt, ...] = ()

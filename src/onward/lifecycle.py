@@ -95,7 +95,13 @@ EXPIRED: Final = "expired: not started in time"
 MAX_ATTEMPTS: Final = 5
 """How many runs a job has unless told otherwise (H2)."""
 MAX_CRASHES: Final = 3
-"""How many times a job may take its worker down, alone in the process, before it is buried."""
+"""How many child processes a job may take down, alone in each, before its task's ``on_crash`` applies."""
+HOLD_TIME: Final = timedelta(days=36_500)
+"""How far ahead a job is scheduled that waits for a person to release it."""
+
+CrashPolicy = Literal["dead_letter", "retry", "fail", "hold"]
+"""What becomes of a job that has used up its crashes: a dead letter; another attempt, as after any failure; failed; or
+scheduled far ahead, until a person releases it with ``jobs.edit(job, run_at=...)``, cancels or deletes it."""
 
 
 def can_retry(status: JobStatus, attempts: int, max_attempts: int = MAX_ATTEMPTS) -> bool:
@@ -130,14 +136,14 @@ class Failure(msgspec.Struct, frozen=True):
 # What a run gave ------------------------------------------------------------------------------------------------------
 
 
-class Returned(msgspec.Struct, frozen=True, gc=False):
+class Returned(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The handler came back with a value."""
 
     result: str | None = None
     """As JSON; None where nothing is to be kept."""
 
 
-class Raised(msgspec.Struct, frozen=True):
+class Raised(msgspec.Struct, frozen=True, tag=True):
     """The handler raised. ``delay`` overrides the job's backoff; ``retryable`` False ends the job at once."""
 
     failure: Failure
@@ -145,7 +151,7 @@ class Raised(msgspec.Struct, frozen=True):
     delay: timedelta | None = None
 
 
-class Snoozed(msgspec.Struct, frozen=True):
+class Snoozed(msgspec.Struct, frozen=True, tag=True):
     """The handler asked to be called again later. It does not cost an attempt."""
 
     delay: timedelta
@@ -153,17 +159,27 @@ class Snoozed(msgspec.Struct, frozen=True):
     """No handler ran: the worker does not have the task."""
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The handler took the job back."""
 
     reason: str
 
 
-class Interrupted(msgspec.Struct, frozen=True):
+class Interrupted(msgspec.Struct, frozen=True, tag=True):
     """The worker gave the job up through no fault of the job. It does not cost an attempt."""
 
 
-Result = Returned | Raised | Snoozed | Stopped | Interrupted
+class Crashed(msgspec.Struct, frozen=True, tag=True):
+    """The child process died in which the job ran alone, and the crash is counted.
+
+    ``policy`` is what to do now; None: the job has crashes left, and runs again at no cost.
+    """
+
+    failure: Failure
+    policy: CrashPolicy | None = None
+
+
+Result = Returned | Raised | Snoozed | Stopped | Interrupted | Crashed
 
 
 # What becomes of the job ----------------------------------------------------------------------------------------------
@@ -262,5 +278,13 @@ def decide(run: Run, result: Result, *, random: Callable[[], float] = _random.ra
             return Snooze(delay, is_put_back)
         case Stopped(reason):
             return Cancel(reason)
-        case Interrupted():
+        case Interrupted() | Crashed(policy=None):
             return Release()
+        case Crashed(failure, policy="retry"):
+            return decide(run, Raised(failure), random=random)
+        case Crashed(failure, policy="fail"):
+            return Fail(failure)
+        case Crashed(failure, policy="hold"):
+            return Retry(HOLD_TIME, failure)
+        case Crashed(failure):
+            return Bury(failure)

@@ -38,7 +38,7 @@ class WorkerOptions(TypedDict, total=False):
     leader_lease: timedelta
     """Length of a leader's term without renewal; 30 s."""
     max_crashes: int
-    """How many crashes make a job a dead letter; 3."""
+    """How many child processes a suspect may take down before its task's ``on_crash`` applies; 3."""
     unknown_tasks: UnknownTaskPolicy
     """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
     unknown_task_grace: timedelta

@@ -21,6 +21,7 @@ NOT_OURS = (
     # type variables, and what is returned and not named by users
     "P R T Self UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
     # aliases whose members are all public
+    "CrashPolicy "
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
     "MappingProxyType "
     # the resources, reached by their names on an App

@@ -150,8 +150,6 @@ class Site:
         self, inject_fault: Callable[[], Awaitable[None]], *, faults: int, jobs: int, pause: float = 1.0
     ) -> None:
         """Strike again and again while jobs come in, then wait for all jobs to end."""
-        # So thick do the strikes come that an innocent job, alone in its process, might well meet three of them.
-        self.max_crashes = 6
         for _ in range(self.worker_count):
             self.start_worker()
         await eventually(self.all_registered, timeout=60)

@@ -30,7 +30,6 @@ async def run_flow(site: Site, *, layers: int, width: int, kills: int, seconds: 
             for _ in range(width)
         ]
     batch = await flow.start()
-    site.max_crashes = 6
     for _ in range(site.worker_count):
         site.start_worker()
     for _ in range(kills):

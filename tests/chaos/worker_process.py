@@ -35,13 +35,13 @@ def make_app(url: str, directory: Path) -> App:
         return number
 
     @app.task(name="async_work", max_attempts=1)
-    async def async_work(context: JobContext, seconds: float) -> dict[str, object]:
+    async def async_work(context: JobContext, seconds: float) -> dict[str, str | int]:
         number = record_effect(context)
         await asyncio.sleep(seconds)
         return {"claim": str(number), "pid": os.getpid()}
 
     @app.task(name="sync_work", max_attempts=1)
-    def sync_work(context: JobContext, seconds: float) -> dict[str, object]:
+    def sync_work(context: JobContext, seconds: float) -> dict[str, str | int]:
         number = record_effect(context)
         signal.sigtimedwait([], seconds)
         return {"claim": str(number), "pid": os.getpid()}
@@ -55,11 +55,16 @@ def make_app(url: str, directory: Path) -> App:
     return app
 
 
+app: App | None = None
+if __name__ in {"__main__", "__mp_main__"}:  # here, and in the child processes that suspects run in
+    app = make_app(sys.argv[1], Path(sys.argv[2]))
+
+
 def main() -> int:
     """Work until killed, or asked to stop."""
+    assert app is not None
     configure("json", level=logging.WARNING)
     logging.getLogger("onward.worker").setLevel(logging.INFO)
-    app = make_app(sys.argv[1], Path(sys.argv[2]))
     options: dict[str, Any] = {
         "lease": LEASE,
         "leader_lease": LEASE,

@@ -154,6 +154,29 @@ def test_a_warning_is_given_for_a_task_that_no_worker_has(shop: Cli, spawn: Spaw
     assert "no worker serves the queue other" in result.err
 
 
+def test_a_job_that_ends_its_process_does_not_end_a_lone_worker(shop: Cli, spawn: Spawn, workdir: Path):  # Counting
+    (workdir / "deadly.py").write_text(
+        "import os\n"
+        "from onward import App\n"
+        "app = App('sqlite:///deadly.db')\n"
+        "@app.task\n"
+        "def crash() -> None:\n"
+        "    os._exit(0)\n"
+        "@app.task\n"
+        "def work() -> None: ...\n"
+    )
+    words = ("--app", "deadly", "--lease", "1s", "--leader-lease", "1s", "--log", "json")
+    worker = spawn("work", *words, "-p", "1")
+    shop("enqueue", "crash", "--app", "deadly").ok()
+    dead = ("jobs", "list", "--app", "deadly", "--status", "dead_letter", "--json")
+    eventually(lambda: shop(*dead).ok().json["jobs"], "the dead letter", seconds=90)
+    shop("enqueue", "work", "--app", "deadly").ok()
+    done = ("jobs", "list", "--app", "deadly", "--status", "completed", "--json")
+    eventually(lambda: shop(*done).ok().json["jobs"], "the next job")
+    worker.terminate()
+    assert worker.wait(60) == 0
+
+
 def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
     words = ("--processes", "2", "--queues", "mail,video/*=3", "--lease", "2s", "--health-file", "health")
     supervisor = spawn("work", "shop:app", *words)

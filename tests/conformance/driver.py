@@ -232,6 +232,11 @@ class Driver:
         await self.advance(by)
         return await self.promote()
 
+    async def suspect(self, queue: str = "default") -> Job:
+        """Let two workers in a row die with the next job of a queue in their hands: it is a suspect then."""
+        await self.lose(await self.take_one(queue))
+        return await self.lose(await self.take_one(queue))
+
     async def lose(self, claim: Claim, *, max_crashes: int = MAX_CRASHES) -> Job:
         """Let a worker die with this job in its hands, and have the job given back."""
         await self.advance(PAST_LEASE)

@@ -46,7 +46,7 @@ class ModelJob:
     attempts: int = 0
     crashes: int = 0
     suspect: bool = False
-    alone: bool = False
+    was_lost: bool = False
     lease: int = 0
     lease_until: int = 0
     claim: Claim | None = None
@@ -248,7 +248,7 @@ class Model:
     def _take(self, claim: Claim, request: ClaimRequest) -> None:
         job = self.jobs[claim.ref]
         assert job.state in MOVES[Move.CLAIM][0]
-        job.claim, job.alone = claim, request.alone
+        job.claim = claim
         job.lease = request.lease // MICROSECOND
         job.lease_until = self.now + job.lease
         job.state = MOVES[Move.CLAIM][1]
@@ -286,7 +286,7 @@ class Model:
         if isinstance(outcome, Snooze | Release):
             job.attempts -= job.state is JobStatus.RUNNING
         if not isinstance(outcome, Release):
-            job.suspect = False
+            job.suspect = job.was_lost = False
         if isinstance(outcome, Retry | Snooze):
             job.due = self.now + outcome.delay // MICROSECOND
         job.state = target
@@ -327,7 +327,7 @@ class Model:
             if job.state in sources and job.dedupe not in rivals:
                 job.state, job.ready_at = target, self.now
                 job.attempts = job.crashes = 0
-                job.suspect = False
+                job.suspect = job.was_lost = False
                 moved.add(job.ref)
         return moved
 
@@ -348,17 +348,24 @@ class Model:
             job.state, job.ready_at = target, job.due
         return len(due)
 
-    def rescue(self, max_crashes: int) -> tuple[int, int]:
-        """Give back what was lost; answer how many, and how many of them were buried."""
+    def crash(self, claim: Claim) -> bool:
+        """Count a crash; False: the claim is lost."""
+        job = self.holder(claim)
+        if job is None or job.state is not JobStatus.RUNNING:
+            return False
+        job.crashes = claim.crashes + 1
+        return True
+
+    def rescue(self) -> int:
+        """Give back what was lost; answer how many."""
         lost = [job for job in self.jobs.values() if job.state in HELD and job.lease_until <= self.now]
         for job in lost:
             if job.state is JobStatus.RUNNING:
                 job.attempts -= 1
-                job.suspect = True
-                job.crashes += job.alone
-            buried = job.state is JobStatus.RUNNING and job.alone and job.crashes >= max_crashes
-            job.state = JobStatus.DEAD_LETTER if buried else JobStatus.PENDING
-        return len(lost), sum(job.state is JobStatus.DEAD_LETTER for job in lost)
+                job.suspect |= job.was_lost
+                job.was_lost = True
+            job.state = JobStatus.PENDING
+        return len(lost)
 
     # Looking
 

@@ -94,7 +94,7 @@ async def test_an_outcome_from_a_lost_claim_is_not_counted(driver: Driver):
     stale = await driver.take_one()
     await driver.advance(PAST_LEASE)
     await driver.rescue()
-    fresh = await driver.take_one(alone=True)
+    fresh = await driver.take_one()
     assert not await driver.end(stale, Complete())
     assert await counts(driver) == (1, 0, 0, 0)
     await driver.end(fresh, Complete())
@@ -108,8 +108,8 @@ async def test_jobs_that_end_without_a_worker_are_counted(driver: Driver):
     )
     await driver.engine.cancel(JobFilter(refs=(cancelled,)))
     await driver.engine.delete(JobFilter(refs=(deleted,)))
-    await driver.lose(await driver.take_one("deadly"))
-    await driver.lose(await driver.take_one("deadly", alone=True), max_crashes=1)
+    await driver.suspect("deadly")
+    await driver.end(await driver.take_one("deadly", alone=True), Bury(BOOM))
     assert await counts(driver) == (4, 0, 1, 3)
     assert (await info(driver)).is_finished
 

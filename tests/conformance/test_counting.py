@@ -123,10 +123,47 @@ async def test_a_job_lost_with_its_worker_gets_its_attempt_back(driver: Driver):
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_job_that_was_running_in_a_dead_process_is_a_suspect_without_blame(driver: Driver):  # Counting
-    await driver.add()
+async def test_a_job_lost_once_runs_again_like_any_other(driver: Driver):  # Counting
+    ref, other = await driver.add_many(2)
     job = await driver.lose(await driver.take_one())
-    assert (job.is_suspect, job.crashes) == (True, 0)
+    assert (job.is_suspect, job.crashes) == (False, 0)
+    claims = await driver.claim(slots=2)
+    assert not claims.has_suspects
+    assert {(claim.ref, claim.is_suspect) for claim in claims.claims} == {(ref, False), (other, False)}
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_job_that_two_runs_in_a_row_have_lost_is_a_suspect_without_blame(driver: Driver):  # Counting
+    await driver.add()
+    job = await driver.suspect()
+    assert (job.is_suspect, job.crashes, job.attempts) == (True, 0, 0)
+
+
+@needs(Feature.SUSPECTS)
+@pytest.mark.parametrize("outcome", [Retry(SOON, BOOM), Snooze(SOON)], ids=word)
+async def test_a_run_that_ends_by_itself_between_two_losses_clears_the_job(driver: Driver, outcome: Outcome):
+    # Counting
+    await driver.add()
+    await driver.lose(await driver.take_one())
+    assert await driver.end(await driver.take_one(), outcome)
+    await driver.wait(1)
+    assert not (await driver.lose(await driver.take_one())).is_suspect
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_release_between_two_losses_clears_nothing(driver: Driver):  # Counting
+    await driver.add()
+    await driver.lose(await driver.take_one())
+    assert await driver.end(await driver.take_one(), Release())
+    assert (await driver.lose(await driver.take_one())).is_suspect
+
+
+@needs(Feature.SUSPECTS, Feature.CLAIMED_STATE)
+async def test_a_claim_lost_before_its_start_raises_no_suspicion(driver: Driver):  # Counting
+    await driver.add()
+    for _ in range(3):
+        (claim,) = await driver.take_ahead()
+        assert not (await driver.lose(claim)).is_suspect
 
 
 @needs(Feature.SUSPECTS)
@@ -145,9 +182,10 @@ async def test_a_suspect_comes_only_to_a_worker_that_asks_for_it_alone(driver: D
 @needs(Feature.SUSPECTS)
 async def test_asking_alone_gives_one_suspect_and_nothing_but_it(driver: Driver):  # Counting
     refs = await driver.add_many(2)
-    await driver.take(slots=2)
-    await driver.advance(PAST_LEASE)
-    await driver.rescue()
+    for _ in range(2):
+        await driver.take(slots=2)
+        await driver.advance(PAST_LEASE)
+        await driver.rescue()
     await driver.add()
     claims = await driver.claim(slots=5, alone=True)
     (claim,) = claims.claims
@@ -164,41 +202,58 @@ async def test_suspects_wait_is_said_of_the_queues_asked_for_only(driver: Driver
 
 
 @needs(Feature.SUSPECTS)
-async def test_crashing_alone_is_counted_and_the_third_time_buries(driver: Driver):  # Counting
+async def test_a_crash_alone_is_counted_and_stays_with_the_job(driver: Driver):  # Counting
     ref = await suspected(driver, max_attempts=1)
     for crashes in (1, 2):
-        job = await driver.lose(await driver.take_one(alone=True))
+        claim = await driver.take_one(alone=True)
+        assert claim.crashes == crashes - 1
+        assert await driver.engine.record_crash(claim)
+        assert await driver.engine.record_crash(claim)  # said twice, counted once
+        assert await driver.end(claim, Release())
+        job = await driver.job(ref)
         assert (job.status, job.crashes, job.attempts, job.is_suspect) == (JobStatus.PENDING, crashes, 0, True)
-    await driver.take_one(alone=True)
-    await driver.advance(PAST_LEASE)
-    batch = await driver.rescue()
-    assert (batch.changed, batch.buried) == (1, 1)
+    claim = await driver.take_one(alone=True)
+    assert await driver.engine.record_crash(claim)
+    assert await driver.end(claim, Bury(Failure("ProcessDied", "its child process died 3 times")))
     job = await driver.job(ref)
     assert (job.status, job.crashes, job.completed_at) == (JobStatus.DEAD_LETTER, 3, driver.now)
-    assert job.last_error
 
 
 @needs(Feature.SUSPECTS)
-async def test_how_many_crashes_bury_is_the_callers_to_say(driver: Driver):  # Counting
-    await suspected(driver)
-    job = await driver.lose(await driver.take_one(alone=True), max_crashes=1)
-    assert (job.status, job.crashes) == (JobStatus.DEAD_LETTER, 1)
+async def test_the_loss_of_a_worker_with_a_suspect_is_not_held_against_it(driver: Driver):  # Counting
+    ref = await suspected(driver, max_attempts=1)
+    for _ in range(5):
+        job = await driver.lose(await driver.take_one(alone=True), max_crashes=1)
+        assert (job.ref, job.status, job.crashes, job.is_suspect) == (ref, JobStatus.PENDING, 0, True)
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_lost_claim_cannot_count_a_crash(driver: Driver):  # X3, Counting
+    ref = await suspected(driver)
+    lost = await driver.take_one(worker="worker-1", alone=True)
+    await driver.lose(lost)
+    assert not await driver.engine.record_crash(lost)
+    await driver.take_one(worker="worker-2", alone=True)
+    assert not await driver.engine.record_crash(lost)
+    assert (await driver.job(ref)).crashes == 0
 
 
 @needs(Feature.SUSPECTS)
 async def test_the_neighbours_of_a_job_that_kills_its_worker_lose_nothing(driver: Driver):  # Counting
     killer = await driver.add(queue="deadly", max_attempts=1)
     neighbours = [await driver.add(max_attempts=1) for _ in range(3)]
-    assert len(await driver.take("deadly", "default", slots=4)) == 4
-    await driver.advance(PAST_LEASE)
-    await driver.rescue()
+    for _ in range(2):
+        assert len(await driver.take("deadly", "default", slots=4)) == 4
+        await driver.advance(PAST_LEASE)
+        await driver.rescue()
     for _ in neighbours:
         claim = await driver.take_one("default", alone=True)
         assert claim.ref in neighbours
         assert await driver.end(claim, Complete())
-    for _ in range(3):
-        await driver.lose(await driver.take_one("deadly", alone=True))
-    assert await driver.state(killer) is JobStatus.DEAD_LETTER
+    claim = await driver.take_one("deadly", alone=True)
+    assert await driver.engine.record_crash(claim)
+    assert await driver.end(claim, Bury(BOOM))
+    assert ((await driver.job(killer)).status, (await driver.job(killer)).crashes) == (JobStatus.DEAD_LETTER, 1)
     for ref in neighbours:
         job = await driver.job(ref)
         assert (job.status, job.attempts, job.crashes) == (JobStatus.COMPLETED, 1, 0)
@@ -231,8 +286,7 @@ async def test_a_suspect_that_is_given_back_is_a_suspect_still(driver: Driver): 
 
 
 async def suspected(driver: Driver, **fields: object) -> JobRef:
-    """Add a job and let its worker die with it, so that it is a suspect."""
+    """Add a job and let two workers in a row die with it, so that it is a suspect."""
     ref = await driver.add(**fields)
-    job = await driver.lose(await driver.take_one(ref.queue))
-    assert job.is_suspect
+    assert (await driver.suspect(ref.queue)).is_suspect
     return ref

@@ -122,8 +122,7 @@ async def test_a_beat_does_not_win_back_what_another_holds(driver: Driver):  # X
     ref = await driver.add()
     old = await driver.take_one(worker="worker-1")
     await driver.lose(old)
-    alone = driver.engine.capabilities.has(Feature.SUSPECTS)
-    new = await driver.take_one(worker="worker-2", alone=alone)
+    new = await driver.take_one(worker="worker-2")
     await driver.advance(20)
     assert (await driver.beat(old)).lost == {old.token}
     await driver.advance(20)
@@ -141,8 +140,7 @@ async def test_a_lost_claim_cannot_record_an_outcome(driver: Driver, outcome: Ou
     assert not await driver.end(lost, outcome)
     assert await driver.job(ref) == given_back
 
-    alone = driver.engine.capabilities.has(Feature.SUSPECTS)
-    await driver.take_one(worker="worker-2", alone=alone)
+    await driver.take_one(worker="worker-2")
     held = await driver.job(ref)
     assert not await driver.end(lost, outcome)
     assert await driver.job(ref) == held

@@ -255,9 +255,9 @@ async def test_nothing_is_lost_in_a_limited_queue(driver: Driver):  # P6
 async def test_a_suspect_uses_a_slot_as_any_other(driver: Driver):  # P6, Counting
     await driver.set("q", rate=ONE_A_MINUTE)
     await driver.add_many(2, queue="q")
-    await driver.take_one("q")
-    await driver.advance(PAST_LEASE)
-    await driver.rescue()
+    await driver.lose(await driver.take_one("q"))
+    await driver.advance(MINUTE)
+    await driver.lose(await driver.take_one("q"))
     assert (await driver.claim("q", alone=True)).claims == ()
     await driver.advance(MINUTE)
     assert len(await driver.take("q", alone=True)) == 1
@@ -364,8 +364,6 @@ async def test_rate_and_concurrency_hold_together(driver: Driver):
 async def test_a_suspect_needs_a_place_as_any_other(driver: Driver):
     await driver.set("q", global_concurrency=1)
     await driver.add_many(2, queue="q")
-    await driver.take_one("q")
-    await driver.advance(PAST_LEASE)
-    await driver.rescue()
+    await driver.suspect("q")
     await driver.take_one("q")
     assert await driver.take("q", alone=True) == ()

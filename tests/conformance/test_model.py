@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, ClaimRequest, Exchange, JobFilter, Rate, Settlement
 from onward.job import JobRef, NewJob
-from onward.lifecycle import MAX_CRASHES, Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
+from onward.lifecycle import Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
 from tests.conformance.cases import BOOM, EngineCase, needs
 from tests.conformance.driver import Driver
 from tests.conformance.model import Model
@@ -153,6 +153,12 @@ class Machine(RuleBasedStateMachine):
         self.model.check_claim(request, answer)
         self.claims += answer.claims
 
+    @precondition(lambda self: any(claim.is_suspect for claim in self.claims))
+    @rule()
+    def crash(self) -> None:
+        for claim in [claim for claim in self.claims if claim.is_suspect]:
+            assert self.run(self.driver.engine.record_crash(claim)) is self.model.crash(claim)
+
     @precondition(lambda self: self.claims)
     @rule(picked=picks)
     def start(self, picked: list[int]) -> None:
@@ -230,7 +236,7 @@ class Machine(RuleBasedStateMachine):
             assert self.run(self.driver.promote()).changed == self.model.promote()
         if then in ("rescue", "both"):
             batch = self.run(self.driver.rescue())
-            assert (batch.changed, batch.buried) == self.model.rescue(MAX_CRASHES)
+            assert (batch.changed, batch.buried) == (self.model.rescue(), 0)
 
     @rule()
     def restart(self) -> None:

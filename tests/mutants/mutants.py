@@ -224,22 +224,27 @@ COUNTING: Final = (
     ),
     Mutant(
         "rescue: the attempt is not given back",
-        (Edit(f"{_SQL}/rescue.sql", "attempts = attempts - (status = 'running'), ", ""),),
+        (Edit(f"{_SQL}/rescue.sql", ", attempts = attempts - (status = 'running'),", ","),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
-        "rescue: a crash is counted though others ran beside it",
-        (Edit(f"{_SQL}/rescue.sql", "(status = 'running' and isolated)", "(status = 'running')"),),
+        "rescue: what is lost once is a suspect",
+        (Edit(f"{_SQL}/rescue.sql", "(status = 'running' and was_lost)", "status = 'running'"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
-        "rescue: what was running is no suspect",
-        (Edit(f"{_SQL}/rescue.sql", "suspect = iif(status = 'running', 1, suspect)", "suspect = suspect"),),
+        "rescue: what is lost twice is no suspect",
+        (Edit(f"{_SQL}/rescue.sql", "was_lost = was_lost or status = 'running'", "was_lost = 0"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
-        "rescue: a job that kills its worker is never buried",
-        (Edit(f"{_PY}/maintenance.py", "+ 1 >= max_crashes", "+ 1 > max_crashes + 99"),),
+        "retry: a run that ends by itself does not clear a loss",
+        (Edit(f"{_SQL}/retry.sql", "was_lost = 0, ", ""),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "record_crash: a lost claim counts a crash",
+        (Edit(f"{_SQL}/record_crash.sql", " and claim_no = :claim_no", " and :claim_no is not null"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
@@ -294,7 +299,6 @@ LEASES: Final = (
     _without_term("promote"),
     _without_term("expire", SQLITE),
     _without_term("rescue"),
-    _without_term("rescue_bury", SQLITE),
     _without_term("rescue_workers", SQLITE),
     _without_term("prune"),
     Mutant(
@@ -2203,6 +2207,23 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
+        "rescue: what is lost once is a suspect",
+        Edit(_S6, "(j.started_at is not null and j.was_lost)", "j.started_at is not null"),
+        f"{CONFORMANCE}/test_counting.py",
+    ),
+    _on_postgres(
+        "settle: a run that ends by itself does not clear a loss",
+        Edit(
+            f"{_PG}/migrations/0003_settle.sql", "was_lost = j.was_lost and s.move = 'release'", "was_lost = j.was_lost"
+        ),
+        f"{CONFORMANCE}/test_counting.py",
+    ),
+    _on_postgres(
+        "record_crash: a lost claim counts a crash",
+        Edit(f"{_PG}/sql/record_crash.sql", "j.claim_no = $3::bigint", "$3::bigint is not null"),
+        f"{CONFORMANCE}/test_counting.py",
+    ),
+    _on_postgres(
         "rescue: it waits for a lane that somebody holds",
         Edit(
             _S6,
@@ -2990,10 +3011,106 @@ STOPPING: Final = (
         only="somebody_else_holds",
     ),
     Mutant(
-        "stop: a suspect that is on its way is held against the job",
-        (Edit("worker/quarantine.py", "        async with self._claim_lock:\n            pass\n", ""),),
+        "isolation: a suspect runs in the worker's own process",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "pool = Pool(self._isolated_runner, size=size",
+                "pool = Pool(self._runner, size=size",
+            ),
+        ),
         ("tests/worker/test_quarantine.py",),
-        only="asked_for",
+        only="each_in_its_own",
+    ),
+    Mutant(
+        "isolation: a child that dies is not counted",
+        (Edit("worker/isolation.py", "            await self._engine.record_crash(claim)\n", "            pass\n"),),
+        ("tests/worker/test_quarantine.py",),
+        only="is_buried",
+    ),
+    Mutant(
+        "isolation: a job that crashes is never buried",
+        (Edit("worker/isolation.py", "if crashes >= self._max_crashes:", "if crashes > self._max_crashes + 99:"),),
+        ("tests/worker/test_quarantine.py",),
+        only="is_buried",
+    ),
+    Mutant(
+        "isolation: a child that cannot be started is a crash",
+        (
+            Edit(
+                "worker/isolation.py",
+                "        except ProcessDied as error:",
+                "        except (ProcessDied, StartFailed) as error:",
+            ),
+        ),
+        ("tests/worker/test_quarantine.py",),
+        only="no_crash",
+    ),
+    Mutant(
+        "isolation: a crash that was not counted is held against the job",
+        (
+            Edit(
+                "worker/isolation.py",
+                "            return Interrupted()  # not counted, so not held against it\n",
+                "            pass\n",
+            ),
+        ),
+        ("tests/worker/test_quarantine.py",),
+        only="cannot_be_counted",
+    ),
+    Mutant(
+        "isolation: a cancelled suspect runs on",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "                self._isolated_runner.cancel(token)\n",
+                "                pass\n",
+            ),
+        ),
+        ("tests/worker/test_quarantine.py",),
+        only="cancelled_suspect",
+    ),
+    Mutant(
+        "claimer: suspects are asked for at every hint",
+        (
+            Edit(
+                "worker/claimer.py",
+                "_SUSPECT_WAKE_INTERVALS: Final = (0.05, 5.0)",
+                "_SUSPECT_WAKE_INTERVALS: Final = (0.0, 0.0)",
+            ),
+        ),
+        ("tests/worker/test_claimer.py",),
+        only="only_when_some_wait",
+    ),
+    Mutant(
+        "slots: a woken zombie starts handlers of claims it has lost",
+        (
+            Edit(
+                "worker/slot_pool.py",
+                "if now - held.requested_at > self.lease and now - self.confirmed_at() > self.lease:",
+                "if False:",
+            ),
+        ),
+        ("tests/worker/test_slot_pool.py",),
+        only="may_be_lost",
+    ),
+    Mutant(
+        "slots: a claim that heartbeats have kept is given back",
+        (Edit("worker/slot_pool.py", " and now - self.confirmed_at() > self.lease:", ":"),),
+        ("tests/worker/test_slot_pool.py",),
+        only="may_be_lost",
+    ),
+    Mutant(
+        "heartbeat: a lease that ran out is not explained",
+        (Edit("worker/heartbeat.py", "                self._warn_if_late(sent_at)\n", "                pass\n"),),
+        ("tests/worker/test_heartbeat.py",),
+        only="names_the_cause",
+    ),
+    Mutant(
+        "supervisor: a child that cannot work is started again",
+        (Edit("worker/supervisor.py", "if GIVE_UP < code < GIVE_UP + _MAX_CODE:", "if False:"),),
+        ("tests/worker/test_supervisor.py",),
+        only="cannot_work",
     ),
 )
 
@@ -3398,6 +3515,11 @@ PGMQ: Final = (
             "perform pg_advisory_xact_lock(hashtextextended('onward_pgmq.configure', 0));",
         ),
         f"{_PGMQ_TESTS}/test_locks.py",
+    ),
+    _on_pgmq(
+        "rescue: what is lost once is a suspect",
+        Edit(f"{_PGMQ_SQL}/0005_claims.sql", "where s.queue = name and s.losses >= 2", "where s.queue = name"),
+        f"{CONFORMANCE}/test_counting.py",
     ),
     _on_pgmq(
         "fence: a token repeats when a queue is created again",

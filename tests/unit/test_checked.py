@@ -161,7 +161,7 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.RETENTION: configuring(retention=Retention()),
     Feature.PROGRESS: [ask("report", CLAIM, progress=1)],
     Feature.LOG_LINES: [ask("report", CLAIM, lines=["a"]), ask("logs", REF)],
-    Feature.SUSPECTS: claiming(alone=True),
+    Feature.SUSPECTS: [*claiming(alone=True), ask("record_crash", CLAIM)],
     Feature.EDIT: editing(),
     Feature.REPLAY: [ask("replay", EVERY)],
     Feature.TRANSACTIONS: [
@@ -331,6 +331,7 @@ ASKED_OF_ALL = [
     (ask("heartbeat_sync", WORKER, [CLAIM] * 2), 2),
     (ask("deregister", "w"), 1),
     (ask("report", CLAIM, lines=["a", "b"]), 2),
+    (ask("record_crash", CLAIM), 1),
     (ask("get", REF), 1),
     (ask("find", EVERY, limit=7), 7),
     (ask("count", EVERY, by=GroupBy.QUEUE), 1),

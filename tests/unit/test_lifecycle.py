@@ -15,6 +15,7 @@ from onward.lifecycle import (
     FENCED,
     FINISHED,
     HELD,
+    HOLD_TIME,
     MAX_ATTEMPTS,
     MOVE_OF,
     MOVES,
@@ -22,6 +23,7 @@ from onward.lifecycle import (
     Bury,
     Cancel,
     Complete,
+    Crashed,
     Fail,
     Failure,
     Interrupted,
@@ -192,9 +194,28 @@ def test_what_is_no_failure_never_uses_up_the_attempts(result, outcome, attempts
 
 
 def test_every_kind_of_result_is_decided():
-    assert {type(r) for r in (Returned(), Raised(FAILURE), Snoozed(timedelta(0)), Stopped(""), Interrupted())} == set(
-        get_args(Result)
-    )
+    results = (Returned(), Raised(FAILURE), Snoozed(timedelta(0)), Stopped(""), Interrupted(), Crashed(FAILURE))
+    assert {type(result) for result in results} == set(get_args(Result))
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        (None, Release()),
+        ("dead_letter", Bury(FAILURE)),
+        ("fail", Fail(FAILURE)),
+        ("hold", Retry(HOLD_TIME, FAILURE)),
+    ],
+)
+@pytest.mark.parametrize("attempts", [1, 5])
+def test_what_becomes_of_a_crash_is_its_policys_to_say(policy, outcome, attempts):  # Counting
+    assert decide(Run(attempts), Crashed(FAILURE, policy)) == outcome
+
+
+def test_a_crash_may_count_as_a_failure():  # Counting
+    for attempts in (1, 4, 5):
+        failed = decide(Run(attempts), Raised(FAILURE), random=lambda: 0.5)
+        assert decide(Run(attempts), Crashed(FAILURE, "retry"), random=lambda: 0.5) == failed
 
 
 @given(st.sampled_from(JobStatus), st.integers(0, 20), st.integers(1, 20))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Complete, Fail, Release, Result, Returned
 from onward.metering import Meter
@@ -38,7 +38,13 @@ class ClaimerHarness:
     """A claimer with its pool, on a store that is made of what the test says waits there."""
 
     def __init__(
-        self, size: int, *, waiting: int = 0, handler: Handler | None = None, split_settle_threshold: int | None = None
+        self,
+        size: int,
+        *,
+        waiting: int = 0,
+        handler: Handler | None = None,
+        split_settle_threshold: int | None = None,
+        claims_suspects: bool = False,
     ) -> None:
         self.engine = StubEngine(self.serve)
         self.engine.capabilities = dataclasses.replace(ALL, split_settle_threshold=split_settle_threshold)
@@ -60,6 +66,7 @@ class ClaimerHarness:
             queues=("*",),
             lease=timedelta(seconds=30),
             poll=timedelta(seconds=1),
+            claims_suspects=claims_suspects,
             on_claimed=lambda claimed: self.suspects.append(claimed.has_suspects),
         )
 
@@ -97,11 +104,18 @@ def run_claimer(
     waiting: int = 0,
     handler: Handler | None = None,
     split_settle_threshold: int | None = None,
+    claims_suspects: bool = False,
 ) -> ClaimerHarness:
     """Run a claimer beside a test, then close it, and return the harness."""
 
     async def main() -> ClaimerHarness:
-        harness = ClaimerHarness(size, waiting=waiting, handler=handler, split_settle_threshold=split_settle_threshold)
+        harness = ClaimerHarness(
+            size,
+            waiting=waiting,
+            handler=handler,
+            split_settle_threshold=split_settle_threshold,
+            claims_suspects=claims_suspects,
+        )
         running = asyncio.create_task(harness.claimer.run())
         await test(harness)
         harness.claimer.close()
@@ -615,17 +629,28 @@ def test_what_suspects_wait_is_passed_on():
     assert True in run_claimer(test, 1).suspects
 
 
-def test_while_paused_nothing_is_asked_for_but_outcomes_are_stored():
+def test_suspects_are_asked_for_one_at_a_time_and_only_when_some_wait():  # Counting
     async def test(harness: ClaimerHarness) -> None:
-        await harness.until(lambda: harness.pool.busy == 3)
-        harness.claimer.pause()
-        assert not await harness.claimer.drain(asyncio.get_running_loop().time() + 1)
-        assert await harness.claimer.drain(None)
-        assert len(harness.outcomes) == 3
-        harness.claimer.resume()
-        await harness.until(lambda: len(harness.outcomes) == 6)
+        asked: list[ClaimRequest] = []
 
-    run_claimer(test, 3, waiting=6, handler=_slow)
+        async def claim_suspect(request: ClaimRequest) -> Claims:
+            asked.append(request)
+            return harness.serve(Exchange(request=request)).claimed
+
+        harness.engine.claim = claim_suspect  # type: ignore[attr-defined]
+        await asyncio.sleep(60)
+        assert not asked, "nobody has said that suspects wait"
+        harness.claimer.notify()
+        await harness.until(lambda: len(harness.outcomes) == 3)
+        assert all((request.alone, request.slots) == (True, 1) for request in asked)
+        asked.clear()
+        for _ in range(600):  # as every claim of another pool does while a suspect waits in a paused queue
+            harness.claimer.notify()
+            await asyncio.sleep(0.1)
+        assert 10 <= len(asked) <= 30
+
+    harness = run_claimer(test, 2, waiting=3, handler=_slow, claims_suspects=True)
+    assert harness.runner.max_running == 2
 
 
 def test_settlements_are_kept_in_the_order_in_which_they_came():

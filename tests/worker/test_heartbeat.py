@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from datetime import timedelta
 
@@ -260,3 +261,31 @@ async def test_a_stopped_heartbeat_is_sent_no_more(consumer: StubConsumer):
     heartbeats_before = len(consumer.heartbeats)
     heartbeat.wake()
     assert len(consumer.heartbeats) == heartbeats_before
+
+
+def test_a_beat_that_comes_after_the_lease_names_the_cause_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):  # O7
+    times = iter([0.0, 0.5, 42.0])
+    beats: list[float] = []
+
+    class Store:
+        def heartbeat_sync(self, _: WorkerInfo, __: object) -> HeartbeatReply:
+            return HeartbeatReply()
+
+    def on_reply(_: HeartbeatReply) -> None:
+        beats.append(heartbeat.confirmed_at())
+        if len(beats) == 3:
+            heartbeat.stop()
+
+    info = WorkerInfo(id="w", hostname="h", pool_size=1, version="1")
+    heartbeat = Heartbeat(Store(), Inflight(), info=info, lease=LEASE, on_reply=on_reply)  # type: ignore[arg-type]
+    monkeypatch.setattr("onward.worker.heartbeat._MIN_INTERVAL", 0.0)
+    monkeypatch.setattr("onward.worker.heartbeat.time.monotonic", lambda: next(times))
+    monkeypatch.setattr(heartbeat._beat_requested, "wait", lambda _: True)
+    assert heartbeat.confirmed_at() == -math.inf
+    heartbeat._run()
+    assert beats == [0.0, 0.5, 42.0]
+    (late,) = [record for record in caplog.records if "heartbeat late" in record.message]
+    assert 'executor="process"' in late.message
+    assert late.silent_seconds == 41.5  # type: ignore[attr-defined]

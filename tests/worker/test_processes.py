@@ -222,7 +222,7 @@ async def test_a_process_that_ends_before_it_is_ready_is_no_crash(
 ):  # Counting, X3
     run = RunState(claim(1, payload='{"one":1,"two":2}'))
     with monkeypatch.context() as patched:
-        patched.setattr("onward.worker.processes._child_main", processtasks.end_before_ready)
+        patched.setattr(processes, "_main", processtasks.end_before_ready)
         with pytest.raises(StartFailed, match="before it was ready: exit code 1"):
             await processes.call(HERE, "add", run)
     assert not processes._children

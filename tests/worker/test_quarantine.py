@@ -1,265 +1,287 @@
-"""Suspects run alone, and neither they nor ordinary jobs are kept waiting for ever (SPEC, Counting)."""
+"""Suspects run alone in child processes, beside all other jobs, and only their own crashes count (SPEC, Counting)."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
+import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from onward.app import App
-from onward.clock import ManualClock
-from onward.context import JobContext
 from onward.engine.values import ClaimRequest, Claims, QueueChange
 from onward.engines.sqlite.engine import SQLiteEngine
+from onward.errors import StoreUnavailable
 from onward.handle import JobHandle
-from onward.lifecycle import JobStatus
-from onward.task import Task
-from onward.worker.periodic import Periodic
-from onward.worker.quarantine import Quarantine
-from tests.worker.harness import claim, eventually, in_virtual_time
+from onward.job import Job
+from onward.lifecycle import HOLD_TIME, Crashed, Interrupted, JobStatus
+from onward.worker.isolated_child import locate_app
+from onward.worker.isolation import IsolatedRunner
+from onward.worker.processes import Processes
+from onward.worker.threads import StartFailed
+from tests.worker.harness import claim, eventually
 
 POLL = timedelta(milliseconds=20)
+NAME = "tests.worker.isolatedtasks"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+async def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ModuleType]:
+    """The module of the tasks, on a store of this test's own."""
+    monkeypatch.setenv("ONWARD_TEST_STORE", str(tmp_path))
+    sys.modules.pop(NAME, None)
+    module = importlib.import_module(NAME)
+    async with module.app:
+        yield module
+    sys.modules.pop(NAME, None)
 
 
-@pytest.fixture
-async def app(tmp_path: Path, clock: ManualClock):
-    async with App(engine=SQLiteEngine(tmp_path / "jobs.db", clock=clock)) as app:
-        yield app
-
-
-async def make_suspects(app: App, clock: ManualClock, task: Task[..., None], count: int, queue: str = "default"):
-    """Enqueue jobs, and let a worker that runs them die."""
-    handles: list[JobHandle[None]] = [await task.using(queue=queue).enqueue() for _ in range(count)]
-    await app._core.engine.claim(
-        ClaimRequest(worker_id="dead", queues=(queue,), slots=count, lease=timedelta(seconds=30))
-    )
-    clock.advance(31)
-    term = await app._core.engine.elect("leader", lease=timedelta(seconds=30))
-    assert term is not None
-    await app._core.engine.rescue(term, lease=timedelta(seconds=30), max_crashes=3)
-    await app._core.engine.resign(term)
+async def make_suspects(tasks: ModuleType, *names: str, queue: str = "default", **arguments: object):
+    """Enqueue jobs, and let two workers in a row die while they run them."""
+    app: App = tasks.app
+    engine = app._core.engine
+    handles: list[JobHandle[object]] = [await app.tasks[name].using(queue=queue).enqueue(**arguments) for name in names]
+    for _ in range(2):
+        lease = timedelta(microseconds=1)
+        claimed = await engine.claim(ClaimRequest(worker_id="dead", queues=(queue,), slots=len(names), lease=lease))
+        assert len(claimed.claims) == len(names)
+        term = await engine.elect("leader", lease=timedelta(seconds=30))
+        assert term is not None
+        await engine.rescue(term, lease=timedelta(seconds=30), max_crashes=3)
+        await engine.resign(term)
     for handle in handles:
-        job = await app._core.engine.get(handle.ref)
-        assert job is not None
-        assert (job.status, job.is_suspect, job.attempts) == (JobStatus.PENDING, True, 0)
+        job = await read(app, handle)
+        assert (job.status, job.is_suspect, job.attempts, job.crashes) == (JobStatus.PENDING, True, 0, 0)
     return handles
 
 
-async def test_a_suspect_runs_alone_and_the_others_go_on_after_it(app: App, clock: ManualClock):  # Counting
-    running: set[str] = set()
-    beside: dict[str, set[str]] = {}
-    order: list[str] = []
-
-    @app.task
-    async def work(context: JobContext) -> None:
-        beside[context.id] = set(running)
-        running.add(context.id)
-        await asyncio.sleep(0.01)
-        for other in running - {context.id}:
-            beside[other].add(context.id)
-        running.discard(context.id)
-        order.append(context.id)
-
-    suspects = {handle.id for handle in await make_suspects(app, clock, work, 3)}
-    others = {handle.id for handle in await work.enqueue_many([{} for _ in range(200)])}
-    async with app.worker(concurrency=10, poll=POLL):
-        await eventually(lambda: len(order) == 203)
-    assert set(order) == suspects | others
-    for suspect in suspects:
-        assert beside[suspect] == set()
-    assert any(beside[other] for other in others), "ordinary jobs do run beside each other"
-
-
-async def test_a_suspect_that_ends_a_run_is_none_any_more(app: App, clock: ManualClock):  # Counting
-    @app.task
-    async def work() -> None: ...
-
-    (handle,) = await make_suspects(app, clock, work, 1)
-    async with app.worker(poll=POLL):
-        await handle.result(timeout=20)
+async def read(app: App, handle: JobHandle[object]) -> Job:
     job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.attempts, job.crashes) == (1, 0)
+    return job
 
 
-async def test_a_suspect_in_a_paused_queue_does_not_keep_others_from_working(app: App, clock: ManualClock):
-    done: list[str] = []
-
-    @app.task
-    async def work(context: JobContext) -> None:
-        done.append(context.queue)
-
-    await make_suspects(app, clock, work, 1, queue="stopped")
-    await app._core.engine.configure("stopped", QueueChange(paused=True))
-    async with app.worker(poll=POLL):
-        for _ in range(50):
-            handle = await work.using(queue="open").enqueue()
-            await handle.result(timeout=20)
-    assert done == ["open"] * 50
+async def has_ended(app: App, handle: JobHandle[object]) -> bool:
+    return (await read(app, handle)).completed_at is not None
 
 
-async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualClock):
-    began, proceed = asyncio.Event(), asyncio.Event()
+async def test_suspects_run_in_child_processes_each_in_its_own(tasks: ModuleType):  # Counting
+    suspects = await make_suspects(tasks, "innocent", "plain")
+    async with tasks.app.worker(poll=POLL, process_slots=2):
+        pids = [await handle.result(timeout=60) for handle in suspects]
+    assert len({*pids, os.getpid()}) == 3
+    for handle in suspects:
+        job = await read(tasks.app, handle)
+        assert (job.attempts, job.crashes, job.is_suspect) == (1, 0, False)
+        assert [line.line for line in await tasks.app._core.engine.logs(handle.ref)] == ["by the middleware"]
+    assert (await read(tasks.app, suspects[0])).progress == 50
 
-    @app.task
-    async def work() -> None:
-        began.set()
-        await proceed.wait()
 
-    (handle,) = await make_suspects(app, clock, work, 1)
-    async with app.worker(poll=POLL) as worker:
-        await asyncio.wait_for(began.wait(), 20)
-        worker.stop()
-        proceed.set()
-    job = await app._core.engine.get(handle.ref)
-    assert job is not None
-    assert job.status is JobStatus.COMPLETED
+async def test_the_worker_goes_on_while_a_suspect_runs(tasks: ModuleType, tmp_path: Path):  # Counting
+    (suspect,) = await make_suspects(tasks, "wait_for_file")
+    async with tasks.app.worker(poll=POLL, concurrency=10, process_slots=1):
+        await eventually(lambda: tasks.runs("wait_for_file began"), timeout=60)
+        others = [await tasks.innocent.enqueue() for _ in range(30)]
+        for other in others:
+            assert await other.result(timeout=60) == os.getpid()
+        assert not await has_ended(tasks.app, suspect)
+        (tmp_path / "proceed").touch()
+        await suspect.result(timeout=60)
+
+
+async def test_a_job_that_kills_its_process_is_buried_and_its_worker_lives(tasks: ModuleType):  # Counting
+    crash, innocent = await make_suspects(tasks, "crash", "innocent")
+    async with tasks.app.worker(poll=POLL):
+        await eventually(lambda: has_ended(tasks.app, crash), timeout=60)
+        assert await innocent.result(timeout=60) != os.getpid()
+        assert await (await tasks.innocent.enqueue()).result(timeout=60) == os.getpid()
+    job = await read(tasks.app, crash)
+    assert (job.status, job.crashes) == (JobStatus.DEAD_LETTER, 3)
+    assert "its child process died 3 times while it ran there alone" in (job.last_error or "")
+    assert "SIGKILL" in (job.last_error or "")
+    assert len(set(tasks.runs("crash ran"))) == 3
+    assert ((await read(tasks.app, innocent)).attempts, (await read(tasks.app, innocent)).crashes) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("crash_retry", JobStatus.SCHEDULED),
+        ("crash_fail", JobStatus.FAILED),
+        ("crash_hold", JobStatus.SCHEDULED),
+    ],
+)
+async def test_what_becomes_of_a_job_that_crashes_is_its_tasks_to_say(
+    tasks: ModuleType, name: str, status: JobStatus
+):  # Counting
+    (handle,) = await make_suspects(tasks, name)
+    async with tasks.app.worker(poll=POLL, max_crashes=1):
+        await eventually(lambda: _is(tasks.app, handle, status), timeout=60)
+    job = await read(tasks.app, handle)
+    assert (job.crashes, job.attempts) == (1, 1)
+    assert job.next_run_at is None or (job.next_run_at - job.updated_at > HOLD_TIME / 2) is (name == "crash_hold")
+    assert ("held for a person" in (job.last_error or "")) is (name == "crash_hold")
+
+
+async def _is(app: App, handle: JobHandle[object], status: JobStatus) -> bool:
+    return (await read(app, handle)).status is status
+
+
+async def test_a_suspect_that_fails_is_retried_as_any_other(tasks: ModuleType):  # Counting
+    (handle,) = await make_suspects(tasks, "fail")
+    async with tasks.app.worker(poll=POLL):
+        await eventually(lambda: _is(tasks.app, handle, JobStatus.SCHEDULED), timeout=60)
+    job = await read(tasks.app, handle)
+    assert (job.attempts, job.crashes, job.is_suspect) == (1, 0, False)
+    assert job.last_error == "ValueError: as any other"
+    assert job.errors[-1].traceback is not None
+    assert "isolatedtasks.py" in job.errors[-1].traceback
+
+
+async def test_a_handler_that_holds_the_interpreter_past_the_lease_runs_to_its_end_alone(tasks: ModuleType):
+    # Counting, O7: the heartbeat is in the worker, so the lease holds
+    (handle,) = await make_suspects(tasks, "hold_interpreter", seconds=2.5)
+    async with tasks.app.worker(poll=POLL, lease=timedelta(seconds=1)):
+        assert await handle.result(timeout=60) != os.getpid()
+    job = await read(tasks.app, handle)
+    assert (job.status, job.attempts, job.crashes) == (JobStatus.COMPLETED, 1, 0)
+
+
+async def test_a_timeout_stops_a_plain_suspect(tasks: ModuleType):
+    (handle,) = await make_suspects(tasks, "sleep", seconds=3600)
+    async with tasks.app.worker(poll=POLL):
+        await eventually(lambda: has_ended(tasks.app, handle), timeout=60)
+    assert "TimeoutError" in ((await read(tasks.app, handle)).last_error or "")
+
+
+async def test_a_cancelled_suspect_is_stopped(tasks: ModuleType):
+    (handle,) = await make_suspects(tasks, "wait_for_file")
+    async with tasks.app.worker(poll=POLL):
+        await eventually(lambda: tasks.runs("wait_for_file began"), timeout=60)
+        (pid,) = tasks.runs("wait_for_file began")
+        assert await tasks.app.jobs.cancel(handle)
+        await eventually(lambda: not _lives(pid), timeout=60)
+    assert (await read(tasks.app, handle)).status is JobStatus.CANCELLED
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_stop_gives_a_suspect_back_without_blame(tasks: ModuleType):  # Counting
+    (handle,) = await make_suspects(tasks, "wait_for_file")
+    async with tasks.app.worker(poll=POLL, grace=timedelta(0)):
+        await eventually(lambda: tasks.runs("wait_for_file began"), timeout=60)
+    job = await read(tasks.app, handle)
+    assert (job.status, job.attempts, job.crashes, job.is_suspect) == (JobStatus.PENDING, 0, 0, True)
 
 
 async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
-    app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ):  # Counting
-    claim, claim_returned = SQLiteEngine.claim, asyncio.Event()
+    claim_now, claim_returned = SQLiteEngine.claim, asyncio.Event()
 
     async def slow(engine: SQLiteEngine, request: ClaimRequest) -> Claims:
-        claimed = await claim(engine, request)
+        claimed = await claim_now(engine, request)
         if request.alone:
             claim_returned.set()
             await asyncio.sleep(0.05)
         return claimed
 
-    @app.task
-    async def work() -> None:
-        raise AssertionError("it is never begun")
-
-    (handle,) = await make_suspects(app, clock, work, 1)
+    (handle,) = await make_suspects(tasks, "innocent")
     monkeypatch.setattr(SQLiteEngine, "claim", slow)
-    async with app.worker(poll=POLL):
+    async with tasks.app.worker(poll=POLL):
         await asyncio.wait_for(claim_returned.wait(), 20)
-    job = await app._core.engine.get(handle.ref)
-    assert job is not None
+    job = await read(tasks.app, handle)
     assert (job.status, job.attempts, job.crashes) == (JobStatus.PENDING, 0, 0)
+    assert not tasks.runs("innocent ran")
 
 
-class StubClaimer:
-    """A claimer that takes so long to drain."""
+async def test_a_suspect_in_a_paused_queue_is_not_asked_for_all_the_time(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    claim_now, asked = SQLiteEngine.claim, []
 
-    def __init__(self, drain_seconds: float) -> None:
-        self.drain_seconds = drain_seconds
-        self.drained_at: float | None = None
-        self.active_seconds = 0.0
-        self._since = asyncio.get_running_loop().time()
-        self.accepted: list[object] = []
-        self.run_seconds = 0.5
-        self.is_drained = False
+    async def counted(engine: SQLiteEngine, request: ClaimRequest) -> Claims:
+        asked.append(request.alone)
+        return await claim_now(engine, request)
 
-    def pause(self) -> None:
-        if self.drained_at is None:
-            now = asyncio.get_running_loop().time()
-            self.active_seconds += now - self._since
-            self.drained_at = now + self.drain_seconds
-
-    async def drain(self, until: float | None) -> bool:
-        loop = asyncio.get_running_loop()
-        drained_at = self.drained_at or loop.time()
-        if self.accepted and until is None:
-            await asyncio.sleep(self.run_seconds)
-        await asyncio.sleep(max(0, min(drained_at, until or drained_at) - loop.time()))
-        return until is None or drained_at <= until
-
-    def resume(self) -> None:
-        self.drained_at = None
-        self._since = asyncio.get_running_loop().time()
-
-    def accept(self, one: object, _requested_at: float) -> None:
-        self.accepted.append(one)
+    await make_suspects(tasks, "innocent", queue="stopped")
+    await tasks.app._core.engine.configure("stopped", QueueChange(paused=True))
+    monkeypatch.setattr(SQLiteEngine, "claim", counted)
+    async with tasks.app.worker(poll=POLL):
+        for _ in range(100):
+            await (await tasks.innocent.using(queue="open").enqueue()).result(timeout=20)
+    assert asked.count(True) < 15
 
 
-class StubStore:
-    """A store with suspects."""
+async def test_a_child_that_cannot_be_started_is_no_crash(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+):  # Counting
+    failures, request = [1, 2], Processes.request
 
-    def __init__(self, suspects: int) -> None:
-        self.suspects = suspects
-        self.claims_requested = 0
+    async def request_or_fail(processes: Processes, *arguments: object) -> object:
+        if failures:
+            failures.pop()
+            raise StartFailed("no process can be started now")
+        return await request(processes, *arguments)  # type: ignore[arg-type]
 
-    async def claim(self, request: ClaimRequest) -> Claims:
-        assert request.alone
-        self.claims_requested += 1
-        if not self.suspects:
-            return Claims()
-        self.suspects -= 1
-        return Claims(claims=(claim(self.suspects, is_suspect=True),))
-
-
-async def _run_quarantine(store: StubStore, claimer: StubClaimer, seconds: float) -> Quarantine:
-    quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
-    quarantine.claimers = [claimer]  # type: ignore[list-item]
-    running = asyncio.create_task(Periodic("quarantine", quarantine.step, interval=timedelta(hours=1)).run())
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while loop.time() < until:
-        quarantine.on_claimed(
-            ("*",), has_suspects=True, has_claims=not claimer.is_drained
-        )  # each claim of an ordinary job says so again
-        await asyncio.sleep(0.05)
-    running.cancel()
-    return quarantine
+    monkeypatch.setattr(Processes, "request", request_or_fail)
+    monkeypatch.setattr("onward.worker.isolation._RETRY_DELAY", 0.01)
+    (handle,) = await make_suspects(tasks, "innocent")
+    async with tasks.app.worker(poll=POLL):
+        await handle.result(timeout=60)
+    job = await read(tasks.app, handle)
+    assert (job.attempts, job.crashes, failures) == (1, 0, [])
 
 
-def test_a_suspect_gets_its_turn_even_if_the_worker_is_slow_to_drain():
-    async def main() -> None:
-        store, claimer = StubStore(1), StubClaimer(drain_seconds=60)
-        await _run_quarantine(store, claimer, 600)
-        assert len(claimer.accepted) == 1
-
-    in_virtual_time(main)
-
-
-def test_ordinary_work_has_at_least_as_much_time_as_suspects():
-    async def main() -> None:
-        store, claimer = StubStore(10_000), StubClaimer(drain_seconds=0)
-        await _run_quarantine(store, claimer, 600)
-        assert claimer.active_seconds > 250
-        assert len(claimer.accepted) > 400
-
-    in_virtual_time(main)
+async def test_a_tick_runs_a_suspect_in_a_child_process_too(tasks: ModuleType):  # H7, Counting
+    crash, innocent = await make_suspects(tasks, "crash", "innocent")
+    report = await tasks.app.tick()
+    assert (report.buried, report.completed, report.released) == (1, 1, 2)
+    assert (await read(tasks.app, crash)).crashes == 3
+    assert await innocent.result(timeout=20) != os.getpid()
 
 
-def test_a_worker_with_nothing_else_to_do_does_not_keep_suspects_waiting():
-    async def main() -> None:
-        store, claimer = StubStore(10_000), StubClaimer(drain_seconds=0)
-        claimer.is_drained = True
-        await _run_quarantine(store, claimer, 600)
-        assert len(claimer.accepted) > 900
+async def test_an_app_that_no_other_process_can_find_is_named_as_the_cause(tmp_path: Path):
+    async with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        assert locate_app(app._core.engine) is None
 
-    in_virtual_time(main)
+        @app.task
+        async def local() -> None: ...
 
-
-def test_a_worker_does_not_drain_for_nothing_all_the_time():
-    async def main() -> None:
-        store, claimer = StubStore(0), StubClaimer(drain_seconds=1)
-        await _run_quarantine(store, claimer, 600)
-        assert store.claims_requested < 40
-        assert claimer.active_seconds > 500
-
-    in_virtual_time(main)
+        (handle,) = await make_suspects(_module(app), "local")
+        async with app.worker(poll=POLL):
+            await handle.result(timeout=60)  # the failed run clears it, so that the next one is ordinary
+        job = await read(app, handle)
+        assert "top level of an importable module" in job.errors[0].message
+        assert job.attempts == 2
 
 
-def test_other_queues_without_suspects_do_not_hide_those_of_one():
-    async def main() -> None:
-        store, claimer = StubStore(1), StubClaimer(drain_seconds=0)
-        quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
-        quarantine.claimers = [claimer]  # type: ignore[list-item]
-        quarantine.on_claimed(("mail",), has_suspects=True, has_claims=False)
-        quarantine.on_claimed(("video",), has_suspects=False, has_claims=False)
-        await quarantine.step()
-        assert len(claimer.accepted) == 1
+def _module(app: App) -> ModuleType:
+    module = ModuleType("nowhere")
+    module.app = app  # type: ignore[attr-defined]
+    return module
 
-    in_virtual_time(main)
+
+async def test_a_crash_that_cannot_be_counted_is_not_held_against_the_job(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    engine = tasks.app._core.engine
+    runner = IsolatedRunner(engine, worker_id="w", size=1, max_crashes=1, handler_for=lambda _: None)
+
+    async def away(_: object) -> bool:
+        raise StoreUnavailable("away")
+
+    assert isinstance(await runner._crashed(claim(1), "SIGKILL"), Crashed)
+    monkeypatch.setattr(SQLiteEngine, "record_crash", lambda _engine, one: away(one))
+    assert isinstance(await runner._crashed(claim(1), "SIGKILL"), Interrupted)

@@ -106,6 +106,25 @@ def test_a_limited_job_that_is_too_late_is_given_back_and_not_begun():  # P6
     assert [one.ref.id for one in harness.runner.started] == ["job-2"]
 
 
+def test_a_claim_that_may_be_lost_by_now_is_not_begun():  # O7: a woken zombie
+    async def main() -> PoolHarness:
+        harness = PoolHarness(1)
+        confirmed_at = asyncio.get_running_loop().time() - 50
+        harness.pool.lease, harness.pool.confirmed_at = 30.0, lambda: confirmed_at
+        harness.put(claim(1), requested_ago=40)
+        harness.put(claim(2), requested_ago=20)
+        await harness.until_idle()
+        confirmed_at += 40
+        harness.put(claim(3), requested_ago=40)
+        await harness.until_idle()
+        await harness.pool.close()
+        return harness
+
+    harness = in_virtual_time(main)
+    assert harness.settled == [("job-1", Release()), ("job-2", Complete()), ("job-3", Complete())]
+    assert [one.ref.id for one in harness.runner.started] == ["job-2", "job-3"]
+
+
 def test_a_limited_job_that_waited_too_long_for_a_slot_is_given_back():  # P6
     async def main() -> PoolHarness:
         async def handler(_: Claim) -> Result:

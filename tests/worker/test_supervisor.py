@@ -150,3 +150,12 @@ async def test_as_process_1_it_reaps_what_others_leave_behind(harness: ProcessHa
     process = harness.run([*command, "-c", script])
     await harness.exit_code(process)
     assert (harness.directory / "zombies").read_text() == "[]"
+
+
+async def test_a_child_that_cannot_work_is_not_started_again(harness: ProcessHarness):
+    command = "import sys; sys.exit(103)"
+    code = (
+        "import sys; from onward.worker.supervisor import Supervisor; "
+        f"sys.exit(Supervisor([sys.executable, '-c', {command!r}], processes=2).run())"
+    )
+    assert await harness.exit_code(harness.run([sys.executable, "-c", code])) == 3

@@ -111,7 +111,7 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     fact("priority", job.priority or None)
     fact("attempts", f"{job.attempts} of {job.max_attempts}")
     fact("crashes", job.crashes or None)
-    fact("suspect", "yes: it runs alone in its process" if job.is_suspect else None)
+    fact("suspect", "yes: it runs alone in a child process" if job.is_suspect else None)
     fact("worker", job.worker_id)
     if job.progress is not None:
         fact("progress", f"{job.progress} % {job.progress_message or ''}".rstrip())

@@ -106,7 +106,7 @@ def work(
     ] = None,
     max_crashes: Annotated[
         int | None,
-        typer.Option(min=1, help="How often a job may take its process down before it is buried.", show_default=False),
+        typer.Option(min=1, help="Child processes a suspect may end before on_crash applies; 3.", show_default=False),
     ] = None,
     max_jobs: Annotated[
         int | None, typer.Option(min=1, help="Start a process afresh after so many jobs.", show_default=False)

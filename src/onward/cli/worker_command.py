@@ -20,13 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from onward.app import App
-from onward.cli.errors import to_command_error
+from onward.cli.errors import CommandError, to_command_error
 from onward.cli.target import find_app
 from onward.core import core_of
-from onward.errors import StoreUnavailable
+from onward.errors import OnwardError, StoreCorrupt, StoreMisconfigured, StoreReadOnly, StoreUnavailable
 from onward.worker import log_format
 from onward.worker.serve import serve
-from onward.worker.supervisor import Supervisor
+from onward.worker.supervisor import GIVE_UP, Supervisor
 
 log = logging.getLogger("onward.worker")
 
@@ -67,6 +67,8 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     app: str | None = None
     url: str | None = None
     processes: int = 1
+    is_supervised: bool = False
+    """Whether this process does the work; False: it supervises processes that do."""
     log_format: log_format.LogFormat = "text"
     log_level: str = "INFO"
     debug: bool = False
@@ -89,20 +91,19 @@ def run(command: WorkerCommand) -> int:
     app = find_app(command.app, command.url, needs_tasks=True)
     # Made here even where children do the work: settings that cannot be kept are refused once, and at once.
     worker = app.worker(**command.settings.given())
-    if command.processes > 1:
-        if not app.tasks:
-            _warn_of_no_tasks()
-        each = msgspec.structs.replace(command, processes=1)
-        return Supervisor(each.argv, command.processes, grace=worker.options.grace + _FLUSH_TIMEOUT).run()
-    return serve(worker, lifespan=_opened(app))
+    if command.is_supervised:
+        return serve(worker, lifespan=_opened(app))
+    # A single process, too: a job that ends its process must not end the worker for good.
+    if not app.tasks:
+        _warn_of_no_tasks()
+    each = msgspec.structs.replace(command, is_supervised=True)
+    return Supervisor(each.argv, command.processes, grace=worker.options.grace + _FLUSH_TIMEOUT).run()
 
 
 @asynccontextmanager
 async def _opened(app: App) -> AsyncIterator[None]:
     """Say what the worker stands on, and close it in the end. A store that is away is left to the worker's patience."""
     try:
-        if not app.tasks:
-            _warn_of_no_tasks()
         with suppress(StoreUnavailable):
             await app.open()
             info = await core_of(app).engine.check()
@@ -128,8 +129,15 @@ def main() -> None:
             traceback.print_exc()
         failure = to_command_error(error)
         log.critical("%s", failure.cause, extra={"remedy": failure.remedy} if failure.remedy else {})
-        code = failure.code
+        code = failure.code + (GIVE_UP if command.is_supervised and _is_final(error) else 0)
     sys.exit(code)
+
+
+def _is_final(error: Exception) -> bool:
+    """Say whether another start would end in the same way, until a person changes something."""
+    if isinstance(error, StoreUnavailable):
+        return isinstance(error, StoreMisconfigured | StoreReadOnly | StoreCorrupt)
+    return isinstance(error, OnwardError | CommandError)
 
 
 if __name__ == "__main__":

@@ -264,6 +264,12 @@ class CheckedEngine:
         with self._observed("report", len(lines)):
             return await self.inner.report(claim, progress=progress, message=message, lines=lines)
 
+    async def record_crash(self, claim: Claim) -> bool:
+        """See the contract."""
+        self.capabilities.require(Feature.SUSPECTS)
+        with self._observed("record_crash"):
+            return await self.inner.record_crash(claim)
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         self.capabilities.require(Feature.PUSH)

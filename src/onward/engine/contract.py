@@ -110,6 +110,10 @@ class Consumer(Protocol):
         """Store progress and log lines of a job that is held, and answer whether it is."""
         ...
 
+    async def record_crash(self, claim: Claim) -> bool:
+        """Set a suspect's ``crashes`` to one more than its claim has, and answer whether it is held. Idempotent."""
+        ...
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """Tell when something changes that a worker of these queues may care for. Hints: polling must do without."""
         ...
@@ -197,7 +201,11 @@ class Maintenance(Protocol):
         ...
 
     async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
-        """Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent."""
+        """Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent.
+
+        A job whose lease has run out so in two runs in a row is a suspect from then on. ``max_crashes`` bounds how
+        often that may happen to a job on engines without suspects.
+        """
         ...
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:

@@ -45,7 +45,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_attempts: int = MAX_ATTEMPTS
     crashes: int = 0
     is_suspect: bool = False
-    """Must be the only job running in its process."""
+    """Must run alone in a child process."""
     org_id: str | None = None
     priority: int = 0
     backoff: Backoff | None = None
@@ -79,7 +79,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta = DEFAULT_LEASE
     """Where the queue does not say otherwise."""
     alone: bool = False
-    """Nothing else runs in this process: one suspect may come, and nothing but it."""
+    """One suspect may come, to run alone in a child process, and nothing but it."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
     claims: tuple[Claim, ...] = ()
     has_suspects: bool = False
-    """A suspect waits in these queues: ask for it alone when nothing else runs."""
+    """A suspect waits in these queues: ask for it with ``alone``."""
     retry_after: float | None = None
     """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
     is_shared_load: bool = False

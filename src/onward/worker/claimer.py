@@ -11,8 +11,11 @@ for them within moments (the jobs became slow) they are given back for others to
 gives none ahead.
 
 States: *backlog* (the store had as much as was asked for: ask at once), *idle* (it had less: ask with the next outcome,
-at a signal, at the time the store named, or by polling), *paused* (a suspect wants to be alone: settle and start, but
-ask for nothing), *closed* (the worker stops: what has not begun goes back, the rest is settled, then the loop ends).
+at a signal, at the time the store named, or by polling), *closed* (the worker stops: what has not begun goes back, the
+rest is settled, then the loop ends).
+
+The claimer of a pool that runs suspects asks for one at a time, and only after a claim of another pool has said that
+suspects wait.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from msgspec.structs import replace
 
 from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
-from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement
+from onward.engine.values import ClaimRequest, Claims, Exchange, Exchanged, Settlement
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
 from onward.worker.inflight import LOST, HeldClaim, Inflight
@@ -51,6 +54,8 @@ _MIN_WAKE_INTERVAL: Final = 0.001
 _MAX_WAKE_INTERVAL: Final = 0.01
 """Seconds between two looks that signals brought about and that found nothing: new work is seen within that at worst,
 and a worker beside a busy one stays cheap."""
+_SUSPECT_WAKE_INTERVALS: Final = (0.05, 5.0)
+"""The same for suspects: each claim of another pool says again that one waits, even if its queue is paused."""
 _QUICK_RUN: Final = 0.001
 """Seconds. Of runs as quick as this a slot begins hundreds within moments, so they need not be claimed first and then
 started, which costs the store a write each. The store gives none so from a limited queue."""
@@ -74,6 +79,7 @@ class Claimer:
         queues: tuple[str, ...],
         lease: timedelta,
         poll: timedelta,
+        claims_suspects: bool = False,
         on_claimed: Callable[[Claims], None] = lambda _: None,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
@@ -87,7 +93,11 @@ class Claimer:
         self._worker_id = worker_id
         self._queues = queues
         self._lease = lease
-        self._poll = poll.total_seconds()
+        self._claims_suspects = claims_suspects
+        self._poll = math.inf if claims_suspects else poll.total_seconds()
+        self._min_wake_interval, self._max_wake_interval = (
+            _SUSPECT_WAKE_INTERVALS if claims_suspects else (_MIN_WAKE_INTERVAL, _MAX_WAKE_INTERVAL)
+        )
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._can_prefetch_claimed = engine.capabilities.has(Feature.CLAIMED_STATE)
@@ -98,10 +108,9 @@ class Claimer:
         """Whether other workers share the store."""
         self._settle_task: asyncio.Task[None] | None = None
         """Stores outcomes while the loop goes on claiming: only where there are many."""
-        self._drained = WakeEvent()
-        self._has_backlog = True
+        self._has_backlog = not claims_suspects
         self._is_notified = False
-        self._poll_at = 0.0
+        self._poll_at = math.inf if claims_suspects else 0.0
         self._wake_not_before = 0.0
         """When the next signal is heeded."""
         self._wake_interval = 0.0
@@ -113,7 +122,6 @@ class Claimer:
         self._failures = 0
         self._max_claims = _MAX_BATCH
         """Jobs to ask for at once: fewer after a claim that failed though the store was there, as by its size."""
-        self._is_paused = False
         self._closed = False
         self._has_released_running = False
         self._exchange_since: float | None = None
@@ -150,32 +158,6 @@ class Claimer:
         if self._coalesce_until:
             self._coalesce_until = 0.0
             self._wake_event.set()
-
-    def pause(self) -> None:
-        """Ask for no more jobs until :meth:`go_on`."""
-        self._is_paused = True
-
-    async def drain(self, until: float | None) -> bool:
-        """Wait, by the loop's clock, for all that is held to end and be settled; False: it did not in time."""
-        while not self.is_drained:
-            wait = None if until is None else until - asyncio.get_running_loop().time()
-            if wait is not None and wait <= 0:
-                return False
-            await self._drained.wait(wait)
-        return True
-
-    def accept(self, claim: Claim, requested_at: float) -> None:
-        """Run a claim that somebody else has asked for."""
-        self._pool.put(self._inflight.add(claim, requested_at))
-        if self._closed:
-            self._release_waiting()
-        self._pool.wake()
-
-    def resume(self) -> None:
-        """Ask for jobs again."""
-        self._is_paused = False
-        self._has_backlog = True
-        self._wake_event.set()
 
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
@@ -217,10 +199,8 @@ class Claimer:
         """Go on until closed and all is settled."""
         try:
             while True:
-                if self.is_drained:
-                    self._drained.set()
-                    if self._closed:
-                        return
+                if self._closed and self.is_drained:
+                    return
                 if (delay := self._seconds_to_wait()) is None or delay > 0:
                     await self._wake_event.wait(delay)
                 if self._seconds_to_wait() == 0:
@@ -245,7 +225,7 @@ class Claimer:
         if to_send or (self._prefetched and self._free_capacity() > 0):
             return 0
         deadlines: list[float] = [] if self._settler.deferred_until == math.inf else [self._settler.deferred_until]
-        if self._may_claim and self._free_capacity() > 0:
+        if not self._closed and self._free_capacity() > 0:
             if self._has_backlog:
                 return 0
             deadlines.append(min(self._poll_at, self._wake_not_before) if self._is_notified else self._poll_at)
@@ -257,11 +237,8 @@ class Claimer:
                 self._release_overflow()
                 return 0
             deadlines.append(release_at)
-        return max(min(deadlines) - now, 0) if deadlines else None
-
-    @property
-    def _may_claim(self) -> bool:
-        return not (self._closed or self._is_paused)
+        soonest = min(deadlines, default=math.inf)
+        return max(soonest - now, 0) if soonest < math.inf else None
 
     def _free_capacity(self) -> int:
         """Say how many jobs more will find a slot: those free now, and those that will be until the trip after next.
@@ -296,6 +273,8 @@ class Claimer:
         settlements = self._settler.take(_MAX_BATCH) if self._settle_task is None else ()
         starts = self._next_starts()
         request = self._next_request(len(starts))
+        if self._claims_suspects and settlements:
+            request = None  # one by one: a claim of suspects is not part of an exchange
         if request is not None and self._should_settle_separately(len(settlements)):
             self._settle_task = asyncio.create_task(self._settle_separately(settlements), name="onward-settler")
             settlements = ()
@@ -306,9 +285,12 @@ class Claimer:
         if self._exchange_since is None:
             self._exchange_since = requested_at
         try:
-            answer = await self._engine.exchange(
-                Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
-            )
+            if request is not None and request.alone:
+                answer = Exchanged(claimed=await self._engine.claim(request))
+            else:
+                answer = await self._engine.exchange(
+                    Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
+                )
         except asyncio.CancelledError:
             # Nobody knows what of it was done: it is sent again by :meth:`flush`.
             self._prefetched.extendleft(reversed(starts))
@@ -383,6 +365,8 @@ class Claimer:
         if answer.busy:
             settlements = self._settler.defer(settlements, answer.busy, now)
         self._settler.confirm(settlements, answer.lost)
+        if self._claims_suspects:
+            self._is_notified = True  # one that crashed, or was given back, waits again
 
     def _next_starts(self) -> list[HeldClaim]:
         starts: list[HeldClaim] = []
@@ -394,8 +378,10 @@ class Claimer:
         return starts
 
     def _next_request(self, starting: int) -> ClaimRequest | None:
-        if not self._may_claim:
+        if self._closed:
             return None
+        if self._claims_suspects:
+            return self._next_suspect_request()
         slots = min(max(self._pool.free - starting, 0), self._max_claims)
         prefetch_started = prefetch_claimed = 0
         if self._run_duration < _QUICK_RUN:
@@ -413,6 +399,11 @@ class Claimer:
             prefetch_claimed=prefetch_claimed,
             lease=self._lease,
         )
+
+    def _next_suspect_request(self) -> ClaimRequest | None:
+        if self._pool.free <= 0:
+            return None
+        return ClaimRequest(worker_id=self._worker_id, queues=self._queues, slots=1, lease=self._lease, alone=True)
 
     def _on_started(self, starts: list[HeldClaim], answer: Exchanged) -> None:
         for held in starts:
@@ -436,7 +427,7 @@ class Claimer:
             self._wake_interval = 0.0
         else:
             # Every change in the store is signalled, and most are none of our business.
-            self._wake_interval = min(max(self._wake_interval * 2, _MIN_WAKE_INTERVAL), _MAX_WAKE_INTERVAL)
+            self._wake_interval = min(max(self._wake_interval * 2, self._min_wake_interval), self._max_wake_interval)
         self._wake_not_before = now + self._wake_interval
         retry_after = self._poll if claimed.retry_after is None else max(claimed.retry_after, _MIN_WAKE_INTERVAL)
         self._poll_at = now + min(retry_after, self._poll)

@@ -28,6 +28,7 @@ from onward.engine.values import (
     MaintenanceResult,
     Settlement,
     Term,
+    Token,
     WorkerInfo,
 )
 from onward.handler import Handler
@@ -37,6 +38,7 @@ from onward.validation import check_at_least
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Inflight
+from onward.worker.isolation import IsolatedRunner
 from onward.worker.metering import Metering
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
@@ -137,6 +139,9 @@ class Ticker:
                 engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
             ),
         )
+        self._isolated_runner = IsolatedRunner(
+            engine, worker_id=self.worker_id, size=1, max_crashes=max_crashes, handler_for=self._runner.handler_for
+        )
         self._is_stopping = False
         self._running: set[asyncio.Task[None]] = set()
         """Those of the runs that may be cancelled: a handler is at work."""
@@ -183,6 +188,7 @@ class Ticker:
         finally:
             heartbeat_start.cancel()
             heartbeat.stop()
+            self._isolated_runner.close()
             await self._metering.send()
             if loop.time() >= heartbeat_start.when():
                 await asyncio.to_thread(
@@ -254,14 +260,14 @@ class Ticker:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
     async def _run_handler(self, claim: Claim, requested_at: float) -> Result | None:
-        is_late = claim.start_within is not None and time.monotonic() - requested_at > claim.start_within
-        if is_late or self._is_stopping:
+        start_within = self._worker_timeout.total_seconds() if claim.start_within is None else claim.start_within
+        if time.monotonic() - requested_at > start_within or self._is_stopping:
             return Interrupted()
         run = asyncio.current_task()
         assert run is not None  # noqa: S101 - for the type checker
         self._running.add(run)
         try:
-            return await self._runner.run(claim)
+            return await (self._isolated_runner if claim.is_suspect else self._runner).run(claim)
         finally:
             self._running.discard(run)
 
@@ -273,6 +279,10 @@ class Ticker:
             self._metering.count(settlements)
         field = "lost" if lost else _REPORT_FIELDS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
+
+    def _cancel(self, token: Token) -> None:
+        if not self._runner.cancel(token):
+            self._isolated_runner.cancel(token)
 
     def _note_next(self, seconds: float | None) -> None:
         if seconds is not None:
@@ -290,6 +300,6 @@ class Ticker:
 
         def on_reply(answer: HeartbeatReply) -> None:
             for token in answer.lost:
-                loop.call_soon_threadsafe(self._runner.cancel, token)
+                loop.call_soon_threadsafe(self._cancel, token)
 
         return Heartbeat(self._engine, self._inflight, info=info, lease=self._worker_timeout, on_reply=on_reply)

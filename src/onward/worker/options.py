@@ -37,7 +37,7 @@ class WorkerSettings:
     leader_lease: timedelta = timedelta(seconds=30)
     """How long a leader's term lasts without renewal (O6)."""
     max_crashes: int = MAX_CRASHES
-    """How often a job may take its process down, alone in it, before it is buried."""
+    """How many child processes a suspect may take down before its task's ``on_crash`` applies."""
     unknown_tasks: UnknownTaskPolicy = "wait"
     """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
     unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE

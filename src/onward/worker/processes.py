@@ -68,6 +68,8 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: RemoteError | None = None
 
 
+Execute = Callable[[bytes, Callable[[JobReport], None]], CallResponse]
+"""Serves one request in a child; may send reports meanwhile."""
 _Message = ChildReady | JobReport | CallResponse
 _decoder: Final = msgspec.json.Decoder(_Message)
 
@@ -75,7 +77,12 @@ _decoder: Final = msgspec.json.Decoder(_Message)
 class Processes:
     """Runs plain functions in child processes, at most ``size`` at a time."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, *, main: Callable[[Connection], None] | None = None, reuses_children: bool = True
+    ) -> None:
+        """``main`` is what a child runs, if not calls of tasks; see :func:`serve_requests`."""
+        self._main = main or _child_main
+        self._reuses_children = reuses_children
         self._threads = Threads(size, name="onward-process-io")
         self._idle: list[_Child] = []
         self._children: set[_Child] = set()
@@ -88,9 +95,20 @@ class Processes:
             ProcessDied: the child died under it.
             StartFailed: no child can be started now; the task was not called.
         """
+        response = await self.request(msgspec.json.encode(CallRequest(module, name, run.claim)), run)
+        if response.error is not None:
+            raise rebuild(response.error)
+        return None if response.result is None else msgspec.json.decode(response.result)
+
+    async def request(self, request: bytes, run: RunState | None = None) -> CallResponse:
+        """Send a request to a child and wait for the response; what the child reports meanwhile goes to ``run``.
+
+        Raises:
+            ProcessDied: the child died under it.
+            StartFailed: no child can be started now; the request was not served.
+        """
         child: _Child | None = None
         is_abandoned = False
-        request = msgspec.json.encode(CallRequest(module, name, run.claim))
 
         def call_child() -> CallResponse:
             nonlocal child
@@ -108,16 +126,13 @@ class Processes:
                     self._put_back(acquired)
 
         try:
-            response = await self._threads.call(call_child)
+            return await self._threads.call(call_child)
         except asyncio.CancelledError:
             with self._lock:
                 is_abandoned = True
                 if child is not None:
                     child.kill()
             raise
-        if response.error is not None:
-            raise rebuild(response.error)
-        return None if response.result is None else msgspec.json.decode(response.result)
 
     def close(self) -> None:
         """End the children, idle or not."""
@@ -136,7 +151,7 @@ class Processes:
                     return child
                 self._children.discard(child)
             try:
-                child = _Child()
+                child = _Child(self._main)
             except OSError as error:  # no file descriptor for its pipe
                 raise StartFailed(f"no process can be started now: {error}") from error
             self._children.add(child)
@@ -150,7 +165,7 @@ class Processes:
 
     def _put_back(self, child: _Child) -> None:
         """Keep a child for the next call, unless it has died or is about to. With the lock held."""
-        if child.is_usable:
+        if child.is_usable and self._reuses_children:
             self._idle.append(child)
         else:
             child.kill()
@@ -160,13 +175,13 @@ class Processes:
 class _Child:
     """One child, as its parent sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, main: Callable[[Connection], None]) -> None:
         self._pipe, child_end = _spawn.Pipe()
         self._child_end = child_end
         self._is_killed = False
         self._is_calling = False
         self._is_ready = False
-        self._process = _spawn.Process(target=_child_main, args=(child_end,), name="onward-child", daemon=True)
+        self._process = _spawn.Process(target=main, args=(child_end,), name="onward-child", daemon=True)
 
     @property
     def is_alive(self) -> bool:
@@ -181,7 +196,7 @@ class _Child:
         self._process.start()
         self._child_end.close()
 
-    def call(self, request: bytes, run: RunState) -> CallResponse:
+    def call(self, request: bytes, run: RunState | None) -> CallResponse:
         self._is_calling = True
         try:
             self._pipe.send_bytes(request)
@@ -207,8 +222,10 @@ class _Child:
             self._process.kill()
 
 
-def _apply_report(report: JobReport, run: RunState) -> None:
+def _apply_report(report: JobReport, run: RunState | None) -> None:
     """Pass on what a child says, as if it had been said here."""
+    if run is None:
+        return
     if report.progress is not None:
         run.note(progress=(report.progress, report.message))
     for line in report.lines:
@@ -233,6 +250,11 @@ def _resolve(module: object, path: str) -> Any:
 
 
 def _child_main(pipe: Connection) -> None:
+    serve_requests(pipe, _execute)
+
+
+def serve_requests(pipe: Connection, execute: Execute) -> None:
+    """Serve requests, one at a time, until the pipe to the worker closes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -245,7 +267,7 @@ def _child_main(pipe: Connection) -> None:
 
     send(ChildReady())
     while True:
-        send(_execute(msgspec.json.decode(requests.get(), type=CallRequest), send))
+        send(execute(requests.get(), send))
 
 
 def _receive_requests(pipe: Connection, put: Callable[[bytes], None]) -> None:
@@ -257,7 +279,9 @@ def _receive_requests(pipe: Connection, put: Callable[[bytes], None]) -> None:
         os._exit(0)
 
 
-def _execute(request: CallRequest, send: Callable[[JobReport], None]) -> CallResponse:
+def _execute(encoded: bytes, send: Callable[[JobReport], None]) -> CallResponse:
+    request = msgspec.json.decode(encoded, type=CallRequest)
+
     def send_report(run: RunState) -> None:
         progress, message, lines = run.take_notes()
         send(JobReport(progress=progress, message=message, lines=lines))

@@ -157,7 +157,7 @@ class Runner:
         Raises:
             asyncio.CancelledError: the task was cancelled by somebody else; the handler has been stopped.
         """
-        handler = self._handlers.get(claim.type) or self._catch_all_of(claim.ref.queue)
+        handler = self.handler_for(claim)
         if handler is None:
             return await self._unknown_tasks.result_of(claim, self._handlers)
         try:
@@ -196,9 +196,12 @@ class Runner:
             return await self._check_committed(claim)
         return result
 
-    def _catch_all_of(self, queue: str) -> Handler | None:
+    def handler_for(self, claim: Claim) -> Handler | None:
+        """Find the handler of a job's task, or the catch-all handler of its queue."""
+        if (handler := self._handlers.get(claim.type)) is not None:
+            return handler
         for pattern, handler in self._catch_all.items():
-            if validation.matches(pattern, queue):
+            if validation.matches(pattern, claim.ref.queue):
                 return handler
         return None
 

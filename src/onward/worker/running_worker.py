@@ -14,25 +14,25 @@ from typing import Any, Final
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import ANY_TYPE, HeartbeatReply, WorkerInfo
+from onward.engine.values import ANY_TYPE, Claims, HeartbeatReply, WorkerInfo
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
 from onward.worker.deadline import Deadline
 from onward.worker.health import HealthRecorder
-from onward.worker.heartbeat import Heartbeat
+from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.heartbeat_interval import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
 from onward.worker.heartbeat_interval import QueueLeases
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
+from onward.worker.isolation import IsolatedRunner
 from onward.worker.leader import Leader
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerSettings
 from onward.worker.periodic import STORE_RETRY_BACKOFF, Periodic, log_failure
 from onward.worker.processes import Processes
-from onward.worker.quarantine import Quarantine
 from onward.worker.resident_memory import resident_memory
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
@@ -111,13 +111,15 @@ class RunningWorker:
             ),
         )
         self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
-        self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)
         self._metering = Metering(engine)
         self._pools: list[Pool] = []
         self._claimers: list[Claimer] = []
+        self._isolated_runner: IsolatedRunner | None = None
+        self._suspect_claimer: Claimer | None = None
         for queues, size in options.pools:
             self._add_pool(queues, size)
-        self._quarantine.claimers = self._claimers
+        if engine.capabilities.has(Feature.SUSPECTS):
+            self._add_quarantine()
         info = WorkerInfo(
             id=self.worker_id,
             hostname=socket.gethostname(),
@@ -128,8 +130,10 @@ class RunningWorker:
         )
         self._heartbeat = Heartbeat(engine, self.inflight, info=info, lease=options.lease, on_reply=self._on_heartbeat)
         self._queue_leases = QueueLeases(
-            engine, self.inflight, lease=options.lease, set_interval=self._heartbeat.set_interval
+            engine, self.inflight, lease=options.lease, set_interval=self._set_heartbeat_interval
         )
+        for pool in self._pools:
+            pool.lease, pool.confirmed_at = options.lease.total_seconds(), self._heartbeat.confirmed_at
         self._cancellation_watcher = CancellationWatcher(engine, self.inflight, on_cancelled=self._heartbeat.wake)
         self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
         self._maintenance_tasks = (
@@ -162,13 +166,38 @@ class RunningWorker:
             queues=queues,
             lease=self._options.lease,
             poll=self._options.poll,
-            on_claimed=lambda claimed: self._quarantine.on_claimed(
-                queues, has_suspects=claimed.has_suspects, has_claims=bool(claimed.claims)
-            ),
+            on_claimed=self._on_claimed,
             on_answer=self._on_answer,
         )
         self._pools.append(pool)
         self._claimers.append(claimer)
+
+    def _add_quarantine(self) -> None:
+        """Add the pool whose jobs run alone in child processes, beside all others."""
+        options, size = self._options, self._options.process_slots or os.cpu_count() or 1
+        self._isolated_runner = IsolatedRunner(
+            self._engine,
+            worker_id=self.worker_id,
+            size=size,
+            max_crashes=options.max_crashes,
+            handler_for=self._runner.handler_for,
+        )
+        settler = Settler(self.inflight, self._metering.count)
+        pool = Pool(self._isolated_runner, size=size, settle=settler.add)
+        self._suspect_claimer = Claimer(
+            self._engine,
+            pool,
+            settler,
+            self.inflight,
+            worker_id=self.worker_id,
+            queues=options.patterns,
+            lease=options.lease,
+            poll=options.poll,
+            claims_suspects=True,
+            on_answer=self._on_answer,
+        )
+        self._pools.append(pool)
+        self._claimers.append(self._suspect_claimer)
 
     # Its life
 
@@ -194,7 +223,6 @@ class RunningWorker:
                 log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.inflight)})
                 for claimer in self._claimers:
                     claimer.close()
-                claimer_tasks.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
                 with contextlib.suppress(TimeoutError):
                     async with self._grace_deadline.timeout(self._options.grace.total_seconds()):
                         await asyncio.wait(claimer_tasks)
@@ -272,6 +300,8 @@ class RunningWorker:
             )
         self._threads.close()
         self._processes.close()
+        if self._isolated_runner is not None:
+            self._isolated_runner.close()
         self._health.remove()
         log.info("worker stopped", extra={"worker_id": self.worker_id, **self.inflight.tally})
 
@@ -290,8 +320,6 @@ class RunningWorker:
         if has(Feature.USAGE):
             services.append(Periodic("usage", self._metering.send, interval=_USAGE_INTERVAL))
         services += [Periodic("webhook", relay.step, interval=EVENT_POLL_INTERVAL) for relay in self._relays]
-        if has(Feature.SUSPECTS):
-            services.append(Periodic("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:
             services.append(Periodic("memory", self._check_memory, interval=_MEMORY_CHECK_INTERVAL))
         return services
@@ -338,13 +366,23 @@ class RunningWorker:
             log.info("worker stopping: job limit reached", extra={"worker_id": self.worker_id, "jobs": max_jobs})
             self._stopping.set()
 
+    def _on_claimed(self, claimed: Claims) -> None:
+        if claimed.has_suspects and self._suspect_claimer is not None:
+            self._suspect_claimer.notify()
+
     def _notify_claimers(self) -> None:
         for claimer in self._claimers:
-            claimer.notify()
+            if claimer is not self._suspect_claimer:
+                claimer.notify()
 
     def _on_change(self) -> None:
         self._notify_claimers()
         self._cancellation_watcher.notify_change()
+
+    def _set_heartbeat_interval(self, seconds: float) -> None:
+        self._heartbeat.set_interval(seconds)
+        for pool in self._pools:
+            pool.lease = seconds * HEARTBEATS_PER_LEASE
 
     def _on_heartbeat(self, answer: HeartbeatReply) -> None:
         """Take a beat's answer, on the heartbeat's thread, to the loop."""
@@ -369,8 +407,8 @@ class RunningWorker:
                 log.info("job cancelled, stopping its handler", extra=fields)
             else:
                 log.warning("claim lost, stopping its handler", extra=fields)
-            if was_running:
-                self._runner.cancel(token)
+            if was_running and not self._runner.cancel(token) and self._isolated_runner is not None:
+                self._isolated_runner.cancel(token)
 
     # Where plain functions run
 

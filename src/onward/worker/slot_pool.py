@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -55,6 +56,10 @@ class Pool:
         """Runs ended since the beginning."""
         self.run_seconds = 0.0
         """Seconds that those runs took, all together."""
+        self.lease = math.inf
+        """Seconds that a claim holds without a heartbeat."""
+        self.confirmed_at: Callable[[], float] = lambda: -math.inf
+        """Says when, by the loop's clock, the last heartbeat that the store has answered was sent."""
         self._busy_seconds = 0.0
         self._runner = runner
         self._context = contextvars.copy_context()
@@ -155,6 +160,10 @@ class Pool:
                 if held.stage is LOST:
                     continue
                 claim = held.claim
+                if now - held.requested_at > self.lease and now - self.confirmed_at() > self.lease:
+                    # The process was stopped, or kept from its heartbeat: the job may run elsewhere by now.
+                    settle(held, Release())
+                    continue
                 if claim.start_within is not None and now - held.requested_at > claim.start_within:
                     settle(held, Release())
                     continue

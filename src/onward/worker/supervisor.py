@@ -5,6 +5,9 @@ each time if it dies young; one that ends in good order without being asked (it 
 is replaced at once, unless its predecessors ended as young. Signals are passed on: the first stops all in good order,
 the second at once.
 
+A child that cannot work at all, because its settings or its store are wrong, says so by its exit code
+(:data:`GIVE_UP`): then all stop, and the supervisor ends with that code.
+
 Children hold the reading end of a pipe. When the supervisor goes, even by SIGKILL, the pipe closes and they stop. As
 process 1 of a container the supervisor also reaps what others leave behind.
 """
@@ -38,6 +41,10 @@ _MIN_UPTIME: Final = 10.0
 _CHECK_INTERVAL: Final = 0.2
 """Seconds between two looks at the children, where no signal says that one has died."""
 
+GIVE_UP: Final = 100
+"""What a child adds to its exit code where another start would end in the same way."""
+_MAX_CODE: Final = 10
+
 
 @dataclass(slots=True)
 class _Child:
@@ -62,6 +69,8 @@ class Supervisor:
     _children: list[_Child] = field(default_factory=list, init=False)
     _stop_requests: int = field(default=0, init=False)
     _pipe_read: int = field(default=-1, init=False)
+    _final_code: int = field(default=0, init=False)
+    """What a child has given up with."""
 
     def run(self) -> int:
         """Keep the children alive until a signal; answer the exit code: 0 if all of them ended in good order."""
@@ -74,11 +83,14 @@ class Supervisor:
         }
         self._children = [_Child(number) for number in range(self.processes)]
         try:
-            while not self._stop_requests:
+            while not self._stop_requests and not self._final_code:
                 self._check_children()
                 if select.select([wakeup_read], [], [], _CHECK_INTERVAL)[0]:
                     os.read(wakeup_read, 1024)
-            return self._stop()
+            if self._final_code:
+                self._forward_signal(signal.SIGTERM)
+            code = self._stop()
+            return self._final_code or code
         finally:
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
@@ -101,12 +113,14 @@ class Supervisor:
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._on_exit(child, code, now)
-            if child.process is None and now >= child.start_at:
+            if child.process is None and now >= child.start_at and not self._final_code:
                 self._start(child, now)
         self._reap_orphans()
 
     def _start(self, child: _Child, now: float) -> None:
-        environment = {**os.environ, SUPERVISOR_PIPE: str(self._pipe_read), "ONWARD_PROCESS_NUMBER": str(child.number)}
+        environment = {**os.environ, SUPERVISOR_PIPE: str(self._pipe_read)}
+        if self.processes > 1:
+            environment["ONWARD_PROCESS_NUMBER"] = str(child.number)
         # A session of its own: Ctrl-C in a terminal reaches the children through us, once, and not also directly.
         child.process = subprocess.Popen(  # noqa: S603 - our own command
             list(self.command), env=environment, pass_fds=(self._pipe_read,), start_new_session=True
@@ -118,6 +132,10 @@ class Supervisor:
         assert child.process is not None  # noqa: S101 - for the type checker: only an exited child gets here
         fields = {"pid": child.process.pid, "process_number": child.number, "exit_code": code}
         child.process = None
+        if GIVE_UP < code < GIVE_UP + _MAX_CODE:
+            self._final_code = code - GIVE_UP
+            log.error("worker process cannot work, stopping", extra={**fields, "exit_code": self._final_code})
+            return
         child.failures = child.failures + 1 if now - child.started_at < _MIN_UPTIME else 1
         backoff = _RESTART_BACKOFF if code else _FINISHED_BACKOFF
         delay = backoff.delay(child.failures).total_seconds() if child.failures > 1 else 0.0

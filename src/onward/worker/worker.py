@@ -1,8 +1,8 @@
 """The worker: takes jobs, runs them, and says how they ended.
 
 It assumes nothing of the store but the contract, and holds no job that the store does not know it holds. Whatever is
-killed, a job accepted is run at least once (X3). Several workers may share a process; a job that must be alone is then
-alone in its worker only, so production runs one worker a process.
+killed, a job accepted is run at least once (X3). Several workers may share a process; production runs one worker a
+process, so that one killed process is one lost worker.
 
 Stopping has four steps: ask for nothing more and give back what has not begun; let what runs come to its end, for as
 long as the grace lasts; give the rest up, at no cost to the jobs; store what they all said. A worker that is cancelled

@@ -22,7 +22,7 @@ from onward.engines.postgres.claims import RoundRobin
 from onward.engines.postgres.statements import Schema
 from onward.ids import new_id
 from onward.job import EnqueueStatus, JobRef, NewJob
-from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
+from onward.lifecycle import Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
 from onward.pg.database import Database
 from onward.pg.plan_runner import Statement
 from tests.conformance.driver import LEASE, Driver, new_job, worker_info
@@ -38,7 +38,7 @@ FAILURE = Failure("Oops", "it broke")
 NEXT_MOMENT = timedelta(microseconds=1)
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 CHANGED_BY_A_CLAIM = {
-    "claim_no", "attempts", "isolated", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
+    "claim_no", "attempts", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
     "has_permit", "updated_at",
 }  # fmt: skip
 """What claim, start and heartbeat write."""
@@ -387,7 +387,7 @@ def rescue(at: Session) -> Iterator[None]:
     at.take(slots=BATCH, lease=NEXT_MOMENT)
     yield
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
-    assert at.run(maintenance.rescue(at.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
+    assert at.run(maintenance.rescue(at.schema, term, LONG_LEASE, 100, *known)).changed == BATCH
 
 
 @hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=8_000)  # every job that runs
@@ -396,7 +396,7 @@ def maintain_the_lanes(at: Session) -> Iterator[None]:
     upkeep._checks = 1
     yield
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
-    assert not at.run(maintenance.rescue(at.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known)).changed
+    assert not at.run(maintenance.rescue(at.schema, term, LONG_LEASE, 100, *known)).changed
 
 
 @hot("lane", "job_claim", rows=40 * BATCH)
@@ -605,7 +605,7 @@ async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
     upkeep._checks = 1
     known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
     with session.reading() as reads:
-        session.run(maintenance.rescue(session.schema, term, LONG_LEASE, MAX_CRASHES, 100, *known))
+        session.run(maintenance.rescue(session.schema, term, LONG_LEASE, 100, *known))
     assert session.execute("select queue from onward.lane where substr(queue, 6) !~ '^[0-9]*[13579]$'") == [
         ("many/994-new",)
     ]

@@ -267,7 +267,6 @@ HOT = {
     "heartbeat_lost": set(),
     "promote": set(),
     "rescue": set(),
-    "rescue_bury": set(),
     "prune": set(),
     "delete": set(),
     "replay": {"onward_job_dedupe"},

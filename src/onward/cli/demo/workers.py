@@ -37,8 +37,7 @@ class WorkerProcesses:
             *(sys.executable, "-m", "onward.cli", "work", "--app", "onward.cli.demo.app:app"),
             *("--processes", str(self.processes), "--concurrency", str(CONCURRENCY)),
             *("--lease", LEASE, "--leader-lease", LEASE, "--grace", "5s"),
-            # The job that crashes gets two runs alone, not three: the demo is to be short. Not one: our own kill -9 may
-            # strike an innocent suspect that is alone.
+            # The job that crashes gets two runs alone, not three: the demo is to be short.
             *("--max-crashes", "2"),
         ]
         environment = {**os.environ, URL_VARIABLE: self._url, LEDGER_VARIABLE: str(self._ledger)}

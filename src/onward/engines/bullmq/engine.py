@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from onward.clock import Clock, moment_of
-from onward.engine.capabilities import Capabilities
+from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import (
     Changed,
     Claim,
@@ -47,7 +47,7 @@ from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.subscriptions import Listener
-from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable
+from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
@@ -313,6 +313,10 @@ class BullMQEngine:
     ) -> bool:
         """See the contract."""
         return await self.run_plan(leases.report(self.keys, claim, progress, message, lines))
+
+    async def record_crash(self, claim: Claim) -> bool:  # noqa: ARG002 - absent
+        """See the contract."""
+        raise Unsupported(CAPABILITIES.engine, Feature.SUSPECTS, CAPABILITIES.features[Feature.SUSPECTS].note)
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""

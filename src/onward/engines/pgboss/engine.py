@@ -339,6 +339,10 @@ class PgBossEngine:
         del claim, progress, message, lines
         return False
 
+    async def record_crash(self, claim: Claim) -> bool:  # noqa: ARG002 - absent
+        """See the contract."""
+        raise Unsupported(CAPABILITIES.engine, Feature.SUSPECTS, CAPABILITIES.features[Feature.SUSPECTS].note)
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)

@@ -375,6 +375,10 @@ class PGMQEngine:
         """See the contract."""
         return await self._run_plan(lambda: leases.report(claim, progress, message, self._columns))
 
+    async def record_crash(self, claim: Claim) -> bool:
+        """See the contract."""
+        return await self._run_plan(lambda: leases.record_crash(claim, self._columns))
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)
@@ -458,10 +462,9 @@ class PGMQEngine:
         """See the contract."""
         return await self._run_plan(lambda: maintenance.promote(term, limit))
 
-    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:  # noqa: ARG002 - workers count crashes here
         """See the contract."""
-        columns = self._columns
-        return await self._run_plan(lambda: maintenance.rescue(term, lease, max_crashes, limit, columns))
+        return await self._run_plan(lambda: maintenance.rescue(term, lease, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""

@@ -39,6 +39,13 @@ def report(claim: Claim, progress: int | None, message: str | None, columns: str
     return bool(kept)
 
 
+def record_crash(claim: Claim, columns: str) -> Plan[bool]:
+    """Count a crash of a message that is held."""
+    msg_id, read_ct, queue, stamp = claim.token[:4]
+    ((held,),) = yield Statement(SQL.record_crash, [queue, msg_id, read_ct, stamp, claim.crashes + 1, columns])
+    return bool(held)
+
+
 def notify(notification: str) -> Plan[None]:
     """Tell whoever listens."""
     yield Statement(SQL.notify, [notification])

@@ -21,12 +21,11 @@ def promote(term: Term, limit: int) -> Plan[MaintenanceResult]:
     )
 
 
-def rescue(term: Term, lease: timedelta, max_crashes: int, limit: int, columns: str) -> Plan[MaintenanceResult]:
+def rescue(term: Term, lease: timedelta, limit: int) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers."""
-    values = [term.number, term.leader_id, lease // MICROSECOND, max_crashes, limit, columns]
-    ((rescued, buried, queues),) = yield Statement(SQL.rescue, values)
-    changed = rescued + buried
-    return MaintenanceResult(changed=changed, queues=frozenset(queues), more=changed >= limit, buried=buried)
+    values = [term.number, term.leader_id, lease // MICROSECOND, limit]
+    ((rescued, queues),) = yield Statement(SQL.rescue, values)
+    return MaintenanceResult(changed=rescued, queues=frozenset(queues), more=rescued >= limit)
 
 
 def prune(term: Term, limit: int) -> Plan[MaintenanceResult]:

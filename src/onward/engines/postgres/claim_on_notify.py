@@ -6,7 +6,7 @@ what the claim itself takes. So where a claim has found less than there was room
 single queue it is sent at once, on the connection that the news has come on, and the worker finds out all the rest
 while the store is at it. Its next exchange takes what the claim has brought.
 
-What is brought to a worker that does not ask for it (it is told to stop, or a suspect is to run alone) goes back. No
+What is brought to a worker that does not ask for it (it is told to stop) goes back. No
 claim stands where a test moves the clock.
 """
 

@@ -497,6 +497,10 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: leases.report(self.schema, claim, progress, message, lines))
 
+    async def record_crash(self, claim: Claim) -> bool:
+        """See the contract."""
+        return await self._run(lambda: leases.record_crash(self.schema, claim))
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)
@@ -643,14 +647,14 @@ class PostgresEngine:
         self._next_due.reset()
         return msgspec.structs.replace(batch, more=True)
 
-    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:  # noqa: ARG002 - workers count crashes here
         """See the contract."""
         if self._event_settings[0] == "all":  # else those who listen do it, every few seconds
             await self._event_log.trim()
         if self._is_listening and self._rescue_state.can_skip():
             return MaintenanceResult()
         known = self._rescue_state, self._upkeep, self._watermark_state
-        return await self._run(lambda: maintenance.rescue(self.schema, term, lease, max_crashes, limit, *known))
+        return await self._run(lambda: maintenance.rescue(self.schema, term, lease, limit, *known))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""

@@ -39,6 +39,12 @@ def without_notices(schema: Schema) -> Plan[None]:
     yield Statement("select set_config($1::text, 'off', true)", [f"{schema.channel}.notify"])
 
 
+def record_crash(schema: Schema, claim: Claim) -> Plan[bool]:
+    """Count a crash of a job that is held."""
+    rows = yield Statement(schema.record_crash, [schema.now, *claim.token, claim.crashes + 1])
+    return bool(rows)
+
+
 def notify(schema: Schema, notice: str) -> Plan[None]:
     """Tell whoever listens."""
     yield Statement(schema.notify, [schema.channel, notice])

@@ -296,7 +296,6 @@ def rescue(
     schema: Schema,
     term: Term,
     lease: timedelta,
-    max_crashes: int,
     limit: int,
     rescue_state: RescueState,
     upkeep: UpkeepSchedule,
@@ -310,21 +309,17 @@ def rescue(
         term.number,
         term.leader_id,
         lease // MICROSECOND,
-        max_crashes,
         limit,
         rescue_state.begin(),
     ]
     began, maintains_lanes, late = monotonic(), upkeep.is_due(), watermark_state.late
     lanes = [maintains_lanes, late, *watermark_state.snapshots(), upkeep.shard(), *upkeep.deep_shard()]
-    ((rescued, buried, queues, checked_until, next_in, visible_until),) = yield Statement(
-        schema.rescue, [*values, *lanes]
-    )
+    ((rescued, queues, checked_until, next_in, visible_until),) = yield Statement(schema.rescue, [*values, *lanes])
     rescue_state.finish(checked_until, next_in)
     if maintains_lanes:
         upkeep.finish(began)
         watermark_state.lanes_maintained(late, visible_until)
-    changed = rescued + buried
-    return MaintenanceResult(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
+    return MaintenanceResult(changed=rescued, queues=frozenset(queues), more=rescued == limit)
 
 
 def prune(schema: Schema, term: Term, limit: int, upkeep: UpkeepSchedule) -> Plan[MaintenanceResult]:

@@ -177,7 +177,7 @@ def claim(transaction: Transaction, request: ClaimRequest, round_robin: RoundRob
         return _claim_suspect(transaction, request, ranges)
     claim_pass = _ClaimPass(transaction, request, ranges, round_robin)
     has_suspects = claim_pass.run()
-    claims = _claim_picked(transaction, request, claim_pass.picked, isolated=False)
+    claims = _claim_picked(transaction, request, claim_pass.picked)
     retry_after = _next_permit_in(transaction, ranges) if claim_pass.capacity.left else None
     if claim_pass.is_cut_short:
         retry_after = 0.0
@@ -435,9 +435,7 @@ def _rate_terms(rate: Rate) -> tuple[int, int, int]:
     return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
 
 
-def _claim_picked(
-    transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs], *, isolated: bool
-) -> list[Claim]:
+def _claim_picked(transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs]) -> list[Claim]:
     """Make the picked jobs ours, in the store's own statement."""
     claim_no = new_claim_no()
     groups: dict[tuple[int, bool], list[int]] = {}
@@ -452,7 +450,6 @@ def _claim_picked(
                 "worker_id": request.worker_id,
                 "lease_us": lease_us,
                 "started": int(started),
-                "isolated": int(isolated),
                 "now": transaction.now,
             },
         )
@@ -498,7 +495,7 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
             start_within = (rate.slack / 2).total_seconds()
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _PickedJobs(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
-        claims = _claim_picked(transaction, request, [batch], isolated=True)
+        claims = _claim_picked(transaction, request, [batch])
         return Claims(claims=tuple(claims), has_suspects=len(suspects) > 1)
     return Claims(has_suspects=bool(suspects), retry_after=_next_permit_in(transaction, ranges))
 

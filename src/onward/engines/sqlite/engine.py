@@ -245,6 +245,10 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: leases.report(transaction, claim, progress, message, lines))
 
+    async def record_crash(self, claim: Claim) -> bool:
+        """See the contract."""
+        return await self._writer.run(lambda transaction: leases.record_crash(transaction, claim))
+
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:  # noqa: ARG002 - a file changes as a whole
         """See the contract."""
         return self._watcher.signals()
@@ -338,11 +342,9 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: maintenance.promote(transaction, term, limit))
 
-    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:  # noqa: ARG002 - workers count crashes here
         """See the contract."""
-        return await self._writer.run(
-            lambda transaction: maintenance.rescue(transaction, term, lease, max_crashes, limit)
-        )
+        return await self._writer.run(lambda transaction: maintenance.rescue(transaction, term, lease, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""

@@ -45,6 +45,13 @@ def deregister(transaction: Transaction, worker_id: str) -> None:
     transaction.execute(SQL.deregister, {"id": worker_id})
 
 
+def record_crash(transaction: Transaction, claim: Claim) -> bool:
+    """Count a crash of a job that is held."""
+    seq, claim_no = claim.token
+    named = {"seq": seq, "claim_no": claim_no, "crashes": claim.crashes + 1, "now": transaction.now}
+    return transaction.execute(SQL.record_crash, named).rowcount == 1
+
+
 def report(
     transaction: Transaction, claim: Claim, progress: int | None, message: str | None, lines: Sequence[str]
 ) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +13,11 @@ from onward.engine.values import MaintenanceResult, Term
 from onward.engines.sqlite import archived_jobs, batches, events
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.enqueue import default_retention, ensure_queues_open
-from onward.engines.sqlite.rows import failed_attempt, json_text
+from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import roll_up
-from onward.lifecycle import Failure, JobStatus
+from onward.lifecycle import JobStatus
 
 _decode = msgspec.json.decode
 
@@ -63,44 +62,26 @@ def promote(transaction: Transaction, term: Term, limit: int) -> MaintenanceResu
     )
 
 
-def rescue(transaction: Transaction, term: Term, lease: timedelta, max_crashes: int, limit: int) -> MaintenanceResult:
+def rescue(transaction: Transaction, term: Term, lease: timedelta, limit: int) -> MaintenanceResult:
     """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
     execute, named = transaction.execute, _named(transaction, term)
     expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
-    crashed_too_often = [row for row in expired if row[2] == JobStatus.RUNNING and row[3] and row[4] + 1 >= max_crashes]
-    others = [row for row in expired if row not in crashed_too_often]
-    buried = sum(_bury(transaction, named, row) for row in crashed_too_often)
     rescued = 0
-    if others:
-        rescued = execute(SQL.rescue, named | {"seqs": json_text([row[0] for row in others])}).rowcount
+    if expired:
+        rescued = execute(SQL.rescue, named | {"seqs": json_text([seq for seq, _ in expired])}).rowcount
     execute(SQL.rescue_clamp_leases, named)
     execute(SQL.rescue_clamp_workers, named)
     execute(SQL.rescue_workers, named | {"timeout_us": lease // MICROSECOND})
-    queues = {row[1] for row in expired} if rescued + buried else set()
+    queues = {queue for _, queue in expired} if rescued else set()
     if queues:
         ensure_queues_open(transaction, queues)
     execute(SQL.queue_create_missing, named | default_retention())
     reopened = execute(SQL.queue_reopen_missed, named).rowcount + execute(SQL.queue_reopen_late, named).rowcount
     if reopened:
         transaction.wakes_workers = True
-    if buried:
-        batches.advance(transaction)
     # As often as this: a busy store adds many events between two prunes.
     has_old_events = events.remove_old(transaction)
-    return MaintenanceResult(
-        changed=rescued + buried,
-        queues=frozenset(queues),
-        more=has_old_events or len(expired) == limit,
-        buried=buried,
-    )
-
-
-def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -> int:
-    seq, _, _, _, crashes = row
-    failure = Failure("WorkerLost", f"its process died {crashes + 1} times while it was the only job running there")
-    entry = failed_attempt(failure, at=transaction.now)
-    buried = named | {"seq": seq, "last_error": str(failure), "error": entry}
-    return transaction.execute(SQL.rescue_bury, buried).rowcount
+    return MaintenanceResult(changed=rescued, queues=frozenset(queues), more=has_old_events or len(expired) == limit)
 
 
 def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult:

@@ -36,7 +36,8 @@ changed as (
          output = case
            when l.state = 'retry' then jsonb_build_object('onward', jsonb_strip_nulls(jsonb_build_object(
              'crashes', l.crashes, 'before', case when j.output ? 'onward' then j.output #> '{onward,before}' else j.output end)))
-           else jsonb_build_object('name', 'WorkerLost', 'message', 'its workers went silent, ' || l.crashes || ' of them') end
+           else jsonb_build_object('name', 'WorkerLost', 'message', 'its lease ran out in ' || l.crashes || ' runs: each time its worker died, or was kept from its heartbeat by a handler'
+                     || ' that held the interpreter (use executor="process", or a longer lease)') end
     from lost l
    where j.name = l.name and j.id = l.id and j.state = 'active' and j.started_on = l.started_on
   returning j.*),

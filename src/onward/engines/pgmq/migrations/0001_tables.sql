@@ -60,7 +60,6 @@ create unlogged table onward.lease_batch (
   worker_id   text        not null,
   claimed_at  timestamptz not null,
   lease_until timestamptz not null,        -- when to look again; a message that is still held then has a later timeout
-  isolated    boolean     not null,
   msg_ids     bigint[]    not null,
   read_cts    integer[]   not null
 );
@@ -79,10 +78,12 @@ create table onward.due (
 
 create index due_next on onward.due (due_at);
 
--- Messages that were running in a process which died: each runs alone until it has shown that it was not the cause.
+-- Messages whose lease has run out in a run. After two such runs in a row one is a suspect: it runs alone in a child process until
+-- it has shown that it was not the cause.
 create table onward.suspect (
   queue   text    collate "C" not null,
   msg_id  bigint  not null,
-  crashes integer not null default 0,     -- of those the ones while it ran alone
+  losses  integer not null default 1,     -- runs in a row that were lost
+  crashes integer not null default 0,     -- child processes that died while it ran alone there
   primary key (queue, msg_id)
 );

@@ -75,8 +75,8 @@ declare
         from picked p where m.msg_id = p.msg_id and not p.poison
       returning m.msg_id, m.enqueued_at, m.read_ct, m.message, m.headers, p.vt as since, onward.to_micros(m.%%4$I) as stamp
     ), batch as (
-      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
-      select $1::text, $2::text, $3, $3 + $4, %3$L, array_agg(msg_id), array_agg(read_ct) from took having count(*) > 0
+      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, msg_ids, read_cts)
+      select $1::text, $2::text, $3, $3 + $4, array_agg(msg_id), array_agg(read_ct) from took having count(*) > 0
       returning id
     )
     select 'b'::"char", id, %3$L::boolean::integer, null::double precision, $1, $8::text, null::integer, null::bigint from batch
@@ -162,8 +162,8 @@ begin
                     else 'onward.read_group_heads($1, $2, $3, $6)' end)
       into taken, counts, since, poison_ids using queue, lease, remaining, max_reads, coalesce(condition, '{}'), columns;
     if taken is not null then
-      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
-      values (queue, worker, now_at, now_at + lease, false, taken, counts) returning id into batch;
+      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, msg_ids, read_cts)
+      values (queue, worker, now_at, now_at + lease, taken, counts) returning id into batch;
       return next ('b', batch, 0, null, queue, settings::text, null, null)::onward.claim_row;
       return query execute format($f$
         select 'm'::"char", t.msg_id, t.read_ct, greatest(extract(epoch from $2 - p.since), 0)::double precision,
@@ -225,7 +225,7 @@ begin
       name := queues.names[queue_index];
       queue_lease := coalesce(queues.leases[queue_index], lease);
       read_mode := coalesce(read_modes -> name, read_modes -> '');
-      suspects := array(select s.msg_id from onward.suspect s where s.queue = name);
+      suspects := array(select s.msg_id from onward.suspect s where s.queue = name and s.losses >= 2);
       if isolated and cardinality(suspects) = 0 then
         continue;
       end if;
@@ -251,7 +251,8 @@ begin
     pending := next_round;
   end loop;
   for name, suspects in
-    select s.queue, array_agg(s.msg_id) from onward.suspect s where s.queue = any (queues.names) group by s.queue
+    select s.queue, array_agg(s.msg_id) from onward.suspect s
+     where s.queue = any (queues.names) and s.losses >= 2 group by s.queue
   loop
     execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
       into has_suspects using has_suspects, suspects, now_at;

@@ -54,18 +54,15 @@ end $$;
 
 -- Give back messages whose worker has died: batches whose time is over, and of each what is still held and visible again. A loss
 -- is written into the message, so that the claim is void though nobody has read it since; the attempt was not counted yet.
-create function onward.rescue(number bigint, leader text, lease interval, max_crashes integer, max_rows integer,
-                              columns text, out rescued integer, out buried integer, out queues text[])
+create function onward.rescue(number bigint, leader text, lease interval, max_rows integer, out rescued integer, out queues text[])
   language plpgsql as $$
 declare
   now_at timestamptz := clock_timestamp();
   batch  record;
   lost   bigint[];
-  dead   bigint[];
   later  timestamptz;        -- when the last of a batch that is still held may be lost
 begin
   rescued := 0;
-  buried := 0;
   queues := '{}';
   if not onward.is_leader(number, leader) then
     return;
@@ -75,7 +72,7 @@ begin
     select h.* from onward.lease_batch h
      where h.lease_until <= now_at order by h.lease_until, h.id limit max_rows for update skip locked
   loop
-    exit when rescued + buried >= max_rows;
+    exit when rescued >= max_rows;
     if to_regclass(format('pgmq.%I', 'q_' || lower(batch.queue))) is null then
       delete from onward.lease_batch h where h.id = batch.id;
       continue;
@@ -87,38 +84,22 @@ begin
        where onward.settled_reads(q.headers, q.msg_id, q.enqueued_at) < q.read_ct $f$, 'q_' || lower(batch.queue))
       into lost, later using batch.msg_ids, batch.read_cts, now_at;
     if lost is not null then
-      lost := lost[1 : max_rows - rescued - buried];
-      insert into onward.suspect as s (queue, msg_id, crashes)
-      select batch.queue, l.id, batch.isolated::integer from unnest(lost) l (id)
-      on conflict on constraint suspect_pkey do update set crashes = s.crashes + excluded.crashes;
-      dead := array(select s.msg_id from onward.suspect s
-                     where s.queue = batch.queue and s.msg_id = any (lost) and s.crashes >= max_crashes);
+      lost := lost[1 : max_rows - rescued];
+      -- The first time it runs again like any other message; if that run is lost, too, it is a suspect.
+      insert into onward.suspect as s (queue, msg_id) select batch.queue, l.id from unnest(lost) l (id)
+      on conflict on constraint suspect_pkey do update set losses = s.losses + 1;
       execute format($f$
         update pgmq.%I q
            set headers = onward.patch_job_header(q.headers, q.msg_id, q.enqueued_at, jsonb_build_object(
                            'status', 'lost', 'reads', q.read_ct,
-                           'lost', onward.header_integer(onward.job_header(q.headers, q.msg_id, q.enqueued_at), 'lost') + 1,
-                           'crashes', (select s.crashes from onward.suspect s where s.queue = $2 and s.msg_id = q.msg_id)),
+                           'lost', onward.header_integer(onward.job_header(q.headers, q.msg_id, q.enqueued_at), 'lost') + 1),
                          '{}', null, null)
-         where q.msg_id = any ($1) $f$, 'q_' || lower(batch.queue)) using lost, batch.queue;
-      rescued := rescued + cardinality(lost) - cardinality(dead);
-      if cardinality(dead) > 0 then
-        buried := buried + cardinality(dead);
-        execute format($f$
-          with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
-          insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object('status', 'dead_letter', 'error', $3), '{lost}',
-                                    jsonb_build_object('error_type', 'WorkerDied', 'message', $4, 'attempt',
-                                      onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'attempts'), 'worker_id', $5), $2)
-            from gone $f$, 'q_' || lower(batch.queue), 'a_' || lower(batch.queue), columns)
-          using dead, now_at, format('WorkerDied: its worker died %s times while it ran alone', max_crashes),
-                format('its worker died %s times while it ran alone', max_crashes), batch.worker_id;
-        delete from onward.suspect s where s.queue = batch.queue and s.msg_id = any (dead);
-      end if;
+         where q.msg_id = any ($1) $f$, 'q_' || lower(batch.queue)) using lost;
+      rescued := rescued + cardinality(lost);
       queues := queues || batch.queue;
       perform pg_notify('onward_pgmq', batch.queue);
     end if;
-    if rescued + buried >= max_rows then
+    if rescued >= max_rows then
       exit;  -- there may be more of this batch: it stays
     end if;
     if later is null then

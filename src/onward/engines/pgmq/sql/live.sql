@@ -9,7 +9,7 @@ select {queue} as queue, m.msg_id, m.enqueued_at, {last_read_at} as last_read_at
             then case when m.vt > clock_timestamp() or h.worker_id is not null then 'running' else 'pending' end
             when m.vt > clock_timestamp() or d.msg_id is not null then 'scheduled'
             else 'pending' end as status,
-       s.msg_id is not null as is_suspect, s.crashes as crashes
+       coalesce(s.losses >= 2, false) as is_suspect, s.crashes as crashes
   from pgmq.{table} m
   left join onward.due d on d.queue = {queue} and d.msg_id = m.msg_id and d.read_ct = m.read_ct
   left join onward.suspect s on s.queue = {queue} and s.msg_id = m.msg_id

@@ -77,8 +77,8 @@ create table onward.job (
   attempts             integer     not null default 0,
   crashes              integer     not null default 0,
   has_permit           boolean     not null default false,   -- it has a row in `concurrency_permit`
-  suspect              boolean     not null default false,   -- was running in a process that died: runs alone
-  isolated             boolean     not null default false,   -- this run is the only one in its process
+  suspect              boolean     not null default false,   -- its lease ran out in two runs in a row: runs alone in a child
+  was_lost             boolean     not null default false,   -- its lease has run out in its last run
   lease_until          timestamptz,
   ready_at             timestamptz default onward.enqueue_time(null),  -- null: not in the claim index, for its time has not come
   lease                interval,

@@ -166,7 +166,7 @@ begin
   with_more := '{}';
   with taken as (
     update onward.job j
-       set claim_no = claim_lanes.claim_no, attempts = j.attempts + 1, isolated = false,
+       set claim_no = claim_lanes.claim_no, attempts = j.attempts + 1,
            worker_id = claim_lanes.worker_id, lease = claim_lanes.lease, lease_until = now_at + claim_lanes.lease,
            claimed_at = now_at, started_at = now_at, has_permit = false,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
@@ -413,7 +413,7 @@ begin
         with taken as (
           update onward.job j
              set claim_no = claim.claim_no,
-                 attempts = j.attempts + case when starts then 1 else 0 end, isolated = false,
+                 attempts = j.attempts + case when starts then 1 else 0 end,
                  worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease), lease_until = until,
                  claimed_at = now_at, started_at = case when starts then now_at end,
                  has_permit = settings.global_concurrency is not null,
@@ -522,7 +522,7 @@ begin
   return query
   with taken as (
     update onward.job j
-       set claim_no = new_no, attempts = j.attempts + 1, isolated = false, worker_id = claim_queue.worker_id,
+       set claim_no = new_no, attempts = j.attempts + 1, worker_id = claim_queue.worker_id,
            lease = until - now_at, lease_until = until, claimed_at = now_at, started_at = now_at,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
@@ -562,7 +562,7 @@ begin
   end if;
 end $$;
 
--- Take the suspect that has wait_seconds longest and that its queue lets go now; it is to run alone.
+-- Take the suspect that has waited longest and that its queue lets go now; it is to run alone in a child process.
 create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
   returns onward.claim_result
   language plpgsql
@@ -605,7 +605,7 @@ begin
     end if;
     with taken as (
       update onward.job j
-         set claim_no = new_no, attempts = j.attempts + 1, isolated = true,
+         set claim_no = new_no, attempts = j.attempts + 1,
              worker_id = claim_suspect.worker_id, lease = coalesce(one.lease, onward.to_interval(claim_suspect.lease)),
              lease_until = now_at + coalesce(one.lease, onward.to_interval(claim_suspect.lease)), claimed_at = now_at,
              started_at = now_at, has_permit = settings.global_concurrency is not null,

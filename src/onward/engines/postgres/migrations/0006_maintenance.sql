@@ -136,8 +136,8 @@ end $$;
 -- since  lease batches from before then have been looked at; null: look at all, and whether the clock has gone back. Answers, too, the
 -- moment up to which they have been looked at now, and in how many seconds the next ends.
 create function onward.rescue(
-  now bigint, channel text, number bigint, leader_id text, lease bigint, max_crashes integer, max_rows integer, since bigint
-) returns table (rescued bigint, buried bigint, queues text[], checked_until bigint, next_in float8)
+  now bigint, channel text, number bigint, leader_id text, lease bigint, max_rows integer, since bigint
+) returns table (rescued bigint, queues text[], checked_until bigint, next_in float8)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
@@ -151,7 +151,7 @@ declare
   lease_batch record;
   still       record;
 begin
-  rescued := 0; buried := 0; queues := '{}';
+  rescued := 0; queues := '{}';
   if not onward.is_leader(now_at, rescue.number, rescue.leader_id) then
     return next;
     return;
@@ -167,32 +167,12 @@ begin
                           and d.until <= now_at + j.lease + interval '1 second')  -- else the clock has gone back since
      order by j.seq limit max_rows for update skip locked);
   if cardinality(lost) > 0 then
-    with ended as (
-      delete from onward.job j
-       where j.seq = any (lost) and j.started_at is not null and j.isolated and j.crashes + 1 >= max_crashes
-      returning j.*, format('its process died %s times while it was the only job running there', j.crashes + 1) as why),
-    kept as (
-      insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
-                                  started_at, id, max_attempts, priority, attempts, crashes, progress, queue, status, type,
-                                  payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                                  last_error, errors, progress_message, batch)
-      select seq, claim_no, created_at, greatest(now_at, updated_at + interval '1 microsecond'), now_at, next_run_at, start_by,
-             claimed_at, started_at, id, max_attempts, priority, greatest(attempts - 1, 0), crashes + 1, progress, queue, 'dead_letter', type,
-             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-             'WorkerLost: ' || why,
-             onward.append_error(errors, jsonb_build_object('error_type', 'WorkerLost', 'message', why)::text, now_at, attempts, worker_id),
-             progress_message, batch
-        from ended),
-    batch_events as (
-      insert into onward.batch_event (batch, job, succeeded, failed)
-      select batch, case when has_dependents then id end, false, count(*) from ended where batch is not null group by 1, 2)
-    select count(*), array_agg(distinct e.queue) into buried, queues from ended e;
     with returned as (
       update onward.job j
-         set lease_until = null, worker_id = null, has_permit = false, isolated = false,
-             suspect = j.suspect or j.started_at is not null,
+         set lease_until = null, worker_id = null, has_permit = false,
+             -- The first time it runs again like any other job; if that run is lost, too, it is a suspect.
+             suspect = j.suspect or (j.started_at is not null and j.was_lost), was_lost = j.was_lost or j.started_at is not null,
              attempts = greatest(j.attempts - case when j.started_at is not null then 1 else 0 end, 0),
-             crashes = j.crashes + case when j.started_at is not null and j.isolated then 1 else 0 end,
              updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
        where j.seq = any (lost)
       returning j.queue, j.priority, j.ready_at)
@@ -204,7 +184,7 @@ begin
       perform onward.open_lanes(rescue.now, returned.queues, returned.priorities, null);
       perform onward.lower_low_marks(rescue.now, returned.queues, returned.priorities, returned.since);
     end if;
-    queues := array(select distinct q from unnest(coalesce(queues, '{}') || returned.queues) q);
+    queues := array(select distinct q from unnest(returned.queues) q);
     perform pg_notify(channel, '*');
   end if;
 

@@ -133,11 +133,6 @@ create function onward.record_end_event() returns trigger
   set search_path = pg_catalog, pg_temp
 as $$
 begin
-  -- Who is buried by the leader has its last attempt back, and a failure of that attempt.
-  if new.status = 'dead_letter' and (new.errors -> -1 ->> 'attempt')::bigint > new.attempts then
-    insert into onward.event (at, event, queue, id, type, org_id, attempts)
-    values (new.completed_at, 'stalled', new.queue, new.id, new.type, new.org_id, new.attempts);
-  end if;
   insert into onward.event (at, event, queue, id, type, org_id, attempts, message, traceback)
   values (new.completed_at, case new.status when 'dead_letter' then 'failed' else new.status end, new.queue, new.id, new.type, new.org_id, new.attempts,
           case new.status when 'completed' then new.result::text else new.last_error end,

@@ -17,8 +17,8 @@ create table onward_job (
   attempts         integer not null default 0 check (attempts >= 0),
   max_attempts     integer not null check (max_attempts >= 1),
   crashes          integer not null default 0,
-  suspect          integer not null default 0,   -- was running in a process that died: runs alone
-  isolated         integer not null default 0,   -- this run is the only one in its process
+  suspect          integer not null default 0,   -- its lease has run out in two runs in a row: runs alone in a child process
+  was_lost         integer not null default 0,   -- its lease has run out in its last run
   backoff          text,                         -- JSON; null: 1 s doubling up to 60 s
   idempotency_key  text,
   key_digest       blob,

@@ -1,10 +1,9 @@
--- Record what a job's move means. One that comes back to its queue after its lease has run out has stalled; only a crash is
--- counted for a job that is buried by the leader.
+-- Record what a job's move means. One that comes back to its queue after its lease has run out has stalled.
 create trigger onward_event_on_status after update of status on onward_job when new.status <> old.status
 begin
   insert into onward_event (at, event, queue, id, type, org_id, attempts)
   select new.updated_at, 'stalled', new.queue, new.id, new.type, new.org_id, new.attempts
-   where new.status = 'pending' and old.lease_until <= new.updated_at or new.crashes > old.crashes;
+   where new.status = 'pending' and old.lease_until <= new.updated_at;
   insert into onward_event (at, event, queue, id, type, org_id, attempts, number, message, traceback)
   select coalesce(new.completed_at, new.updated_at), event, new.queue, new.id, new.type, new.org_id, new.attempts,
          case event when 'retry' then new.next_run_at - new.updated_at end,

@@ -1,0 +1,141 @@
+"""A child process that runs one suspect, alone, as a worker would: with its App's own store, middleware and context.
+
+A child is started by *spawn* and imports the App by its name, ``module:attribute``. The worker that started it keeps
+the claim and settles it: the child answers how the run ended. Progress, log lines and completions in a transaction of
+the handler's own go to the store directly, fenced by the claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from onward.clock import Clock
+from onward.config import Config
+from onward.context import Middleware
+from onward.engine.checked import CheckedEngine
+from onward.engine.values import Claim
+from onward.errors import OnwardError, StoreUnavailable
+from onward.handler import Handler
+from onward.lifecycle import Interrupted, Result
+from onward.worker.processes import CallResponse, JobReport, serve_requests
+from onward.worker.remote_error import describe
+from onward.worker.runner import Runner
+
+_TEMPORARY_STORE: Final = "sqlite://"
+"""The URL of a store that another process cannot open."""
+
+result_decoder: Final = msgspec.json.Decoder(Result | None)
+
+
+class IsolatedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, as it goes to the child."""
+
+    app: str
+    """Where the App is: ``module:attribute``."""
+    url: str
+    worker_id: str
+    claim: Claim
+
+
+class AppCore(Protocol):
+    """What is needed of :class:`onward.core.Core`."""
+
+    @property
+    def engine(self) -> CheckedEngine: ...  # noqa: D102
+    @property
+    def config(self) -> Config: ...  # noqa: D102
+    @property
+    def clock(self) -> Clock | None: ...  # noqa: D102
+    @property
+    def middleware(self) -> Sequence[Middleware]: ...  # noqa: D102
+    @property
+    def handlers(self) -> Mapping[str, Handler]: ...  # noqa: D102
+    @property
+    def catch_all(self) -> Mapping[str, Handler]: ...  # noqa: D102
+    @property
+    def max_payload(self) -> int: ...  # noqa: D102
+    async def open(self) -> None: ...  # noqa: D102
+    async def close(self) -> None: ...  # noqa: D102
+
+
+class AppNotFound(OnwardError):
+    """The child process cannot import the App that the worker works for."""
+
+
+def locate_app(engine: CheckedEngine) -> tuple[str, str] | None:
+    """Find the module and attribute that hold the App on an engine, and its URL; None: no other process can open it."""
+    app_class = getattr(sys.modules.get("onward.app"), "App", None)
+    if app_class is None:
+        return None
+    found: list[tuple[str, str]] = []
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            # By its type: to ask a proxy object for its class, or for an attribute, may run code of others.
+            if issubclass(type(value), app_class) and _core_of(value).engine is engine:
+                found.append((f"{name}:{attribute}", _core_of(value).config.url))
+    # A program's main module has a name of its own in the child, and is executed there once more.
+    found.sort(key=lambda place: place[0].startswith(("__main__:", "__mp_main__:")))
+    return found[0] if found and found[0][1] != _TEMPORARY_STORE else None
+
+
+def main(pipe: Connection) -> None:
+    """Run what the worker asks for."""
+    serve_requests(pipe, _execute)
+
+
+def _execute(encoded: bytes, _send: Callable[[JobReport], None]) -> CallResponse:
+    request = msgspec.json.decode(encoded, type=IsolatedRequest)
+    try:
+        core = _load(request)
+        # Not closed: that would wait for a thread which its run has given up on. The process ends with this run.
+        result = asyncio.Runner().run(_run(core, request))
+        return CallResponse(result=msgspec.json.encode(result).decode())
+    except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
+        return CallResponse(error=describe(error))
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def _load(request: IsolatedRequest) -> AppCore:
+    module, _, attribute = request.app.partition(":")
+    app = getattr(importlib.import_module(module), attribute, None)
+    if app is None or _core_of(app).config.url != request.url:
+        message = f"{request.app} is not the same App when another process imports it: make it at the top level"
+        raise AppNotFound(message)
+    return _core_of(app)
+
+
+def _core_of(app: Any) -> AppCore:
+    core: AppCore = app._core  # noqa: SLF001 - a worker knows nothing above it but this
+    return core
+
+
+async def _run(core: AppCore, request: IsolatedRequest) -> Result | None:
+    try:
+        await core.open()
+    except StoreUnavailable:
+        return Interrupted()
+    try:
+        runner = Runner(
+            handlers=core.handlers,
+            catch_all=core.catch_all,
+            engine=core.engine,
+            worker_id=request.worker_id,
+            middleware=core.middleware,
+            clock=core.clock,
+            max_result=core.max_payload,
+        )
+        return await runner.run(request.claim)
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            await core.close()
