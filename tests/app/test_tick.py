@@ -19,6 +19,7 @@ from onward.engine.values import (
     DEFAULT_LEASE,
     Claim,
     ClaimRequest,
+    Claims,
     GroupBy,
     HeartbeatReply,
     JobFilter,
@@ -610,3 +611,30 @@ async def test_a_cancelled_tick_gives_back_jobs_whose_handlers_have_not_begun(ap
     await asyncio.wait([tick])
     assert tick.cancelled()
     assert dict(await app._core.engine.count(JobFilter(), by=GroupBy.STATUS)) == {"pending": 20}
+
+
+async def test_a_cancelled_tick_starts_no_further_handlers(app: App, monkeypatch: pytest.MonkeyPatch):  # H7
+    begun: list[int] = []
+
+    @app.task
+    async def work(number: int) -> None:
+        begun.append(number)
+
+    await work.enqueue_many([(number,) for number in range(20)])
+    engine: Any = app._core.engine
+    claim = engine.claim
+
+    async def claim_as_the_tick_is_cancelled(request: ClaimRequest) -> Claims:
+        claimed: Claims = await claim(request)
+        tick.cancel()
+        for _ in range(10):  # turns of the loop until the tick has noticed
+            await asyncio.sleep(0)
+        return claimed
+
+    monkeypatch.setattr(engine, "claim", claim_as_the_tick_is_cancelled)
+    tick = asyncio.create_task(app.tick(limit=20))
+    await asyncio.wait([tick])
+    assert tick.cancelled()
+    assert begun == []
+    jobs = (await engine.find(JobFilter())).items
+    assert [(job.status, job.attempts) for job in jobs] == [(JobStatus.PENDING, 0)] * 20

@@ -3284,6 +3284,18 @@ SQLITE_FILES: Final = (
         only="cancelled_tick",
     ),
     Mutant(
+        "tick: handlers start after it was cancelled",
+        (
+            Edit(
+                "worker/one_shot.py",
+                " or self._is_stopping:\n            return Interrupted()",
+                ":\n            return Interrupted()",
+            ),
+        ),
+        ("tests/app/test_tick.py",),
+        only="no_further_handlers",
+    ),
+    Mutant(
         "results: a wait outlasts the app",
         (Edit("core.py", "        self.results.close()\n", ""),),
         ("tests/app/test_results.py",),
