@@ -3112,6 +3112,18 @@ STOPPING: Final = (
         ("tests/worker/test_supervisor.py",),
         only="cannot_work",
     ),
+    Mutant(
+        "stop: a handler that swallows its cancellation outlasts the grace",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "self._options.grace.total_seconds() - self._clean_up_seconds\n",
+                "self._options.grace.total_seconds()\n",
+            ),
+        ),
+        ("tests/worker/test_stop.py",),
+        only="swallows",
+    ),
 )
 
 PROCESSES: Final = (

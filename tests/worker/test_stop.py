@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from onward.engine.values import Exchange, Exchanged
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreCorrupt, StoreMisconfigured, StoreUnavailable
 from onward.lifecycle import JobStatus
+from onward.worker.deadline import Deadline
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
@@ -75,6 +77,42 @@ async def test_what_outlasts_the_grace_is_given_back_with_its_attempt(app: App):
         await asyncio.wait_for(began.wait(), 20)
     assert stopped.is_set()
     job = await app._core.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
+
+
+async def test_a_handler_that_swallows_its_cancellation_does_not_outlast_the_grace(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):  # Counting
+    began, let_go = asyncio.Event(), asyncio.Event()
+    waits: list[float] = []
+
+    class RecordedDeadline(Deadline):
+        def timeout(self, seconds: float) -> asyncio.Timeout:
+            waits.append(seconds)
+            return super().timeout(seconds)
+
+    monkeypatch.setattr("onward.worker.running_worker.Deadline", RecordedDeadline)
+
+    @app.task
+    async def stubborn() -> None:
+        began.set()
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    handle = await stubborn.enqueue()
+    async with app.worker(grace=timedelta(seconds=5)) as worker:
+        await asyncio.wait_for(began.wait(), 20)
+        for_handlers = len(waits)
+        worker.stop()
+    unstoppable, job = worker.unstoppable, await app._core.engine.get(handle.ref)
+    let_go.set()
+    await eventually(lambda: not slot_tasks())
+    waited_for_end, waited_for_cancelled = waits[for_handlers : for_handlers + 2]
+    assert waited_for_cancelled > 0
+    assert waited_for_end + waited_for_cancelled == pytest.approx(5)
+    assert unstoppable == 1
     assert job is not None
     assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
 
@@ -234,7 +272,7 @@ async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(ap
             await clean.wait()
 
     handle = await work.enqueue()
-    worker = app.worker()
+    worker = app.worker(grace=timedelta(hours=5))
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(began.wait(), 20)
     await cancelled_twice(running)

@@ -30,8 +30,8 @@ class WorkerSettings:
     lease: timedelta = DEFAULT_LEASE
     """How long the store keeps our jobs for us when it hears nothing, where the queue does not say otherwise."""
     grace: timedelta = timedelta(seconds=25)
-    """How long running jobs are waited for at a stop: by default less than the 30 s after which container hosts
-    kill."""
+    """How long running jobs are waited for at a stop, the time to clean up after a cancellation included (a fifth of
+    it, up to 5 s): by default less than the 30 s after which container hosts kill."""
     poll: timedelta = timedelta(seconds=1)
     """How long new work can go unseen when a signal was missed."""
     leader_lease: timedelta = timedelta(seconds=30)

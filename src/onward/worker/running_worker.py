@@ -49,6 +49,10 @@ log = logging.getLogger("onward.worker")
 
 _FLUSH_TIMEOUT: Final = 5.0
 """Seconds in which a stopping worker tries to store its outcomes; after that the leases tell."""
+_CLEAN_UP_SHARE: Final = 0.2
+"""The part of the grace that is for handlers to clean up once they have been cancelled, up to the flush timeout."""
+_MIN_CLEAN_UP: Final = 0.5
+"""Seconds that they have even without a grace."""
 _FORCED_STOP_TIMEOUT: Final = 0.5
 """Seconds that a worker which is cancelled twice gives its handlers to stop, and then itself to flush. Some
 who cancel do it again at every turn of the loop (anyio), so that twice cannot mean: without a word."""
@@ -86,6 +90,7 @@ class RunningWorker:
         """For those to stop that did not."""
         self._flush_deadline = Deadline()
         """For all that is to be stored then."""
+        self._clean_up_seconds = min(options.grace.total_seconds() * _CLEAN_UP_SHARE, _FLUSH_TIMEOUT)
         self._is_force_stopped = False
         self._engine = engine
         self._options = options
@@ -224,7 +229,10 @@ class RunningWorker:
                 for claimer in self._claimers:
                     claimer.close()
                 with contextlib.suppress(TimeoutError):
-                    async with self._grace_deadline.timeout(self._options.grace.total_seconds()):
+                    # A handler may catch its cancellation and go on: that, too, ends within the grace.
+                    async with self._grace_deadline.timeout(
+                        self._options.grace.total_seconds() - self._clean_up_seconds
+                    ):
                         await asyncio.wait(claimer_tasks)
                 await self._stop_handlers()
                 with contextlib.suppress(TimeoutError):
@@ -271,7 +279,7 @@ class RunningWorker:
     async def _stop_handlers(self) -> None:
         """Stop what still runs, at no cost to the jobs."""
         with contextlib.suppress(TimeoutError):
-            async with self._stop_deadline.timeout(_FLUSH_TIMEOUT):
+            async with self._stop_deadline.timeout(max(self._clean_up_seconds, _MIN_CLEAN_UP)):
                 await asyncio.gather(*(pool.close() for pool in self._pools))
         self.unstoppable = sum(pool.unstoppable for pool in self._pools)
         if self.unstoppable:

@@ -5,7 +5,8 @@ killed, a job accepted is run at least once (X3). Several workers may share a pr
 process, so that one killed process is one lost worker.
 
 Stopping has four steps: ask for nothing more and give back what has not begun; let what runs come to its end, for as
-long as the grace lasts; give the rest up, at no cost to the jobs; store what they all said. A worker that is cancelled
+long as four fifths of the grace last; cancel the rest, at no cost to the jobs, and leave what does not stop by the end
+of the grace to itself; store what they all said. A worker that is cancelled
 takes the same steps, with no grace; cancelled again, it takes a second for what is left of them.
 """
 
