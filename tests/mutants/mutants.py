@@ -819,6 +819,35 @@ def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
 
 BULLMQ: Final = (
     _on_bullmq(
+        "claim: it is not bounded by bytes",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "if size > bytes_left and taken > 0 then", "if false then"),
+        f"{_BULLMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_bullmq(
+        "claim: a job longer than a claim never comes",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "if size > bytes_left and taken > 0 then", "if size > bytes_left then"),
+        f"{_BULLMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_bullmq(
+        "claim: what does not fit is lost",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "        put_back(base, ids, position, scores)\n", ""),
+        f"{_BULLMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_bullmq(
+        "claim: a key that is no hash ends the claim",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "redis.pcall('HGETALL', key)", "call('HGETALL', key)"),
+        f"{_BULLMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_bullmq(
+        "claim: a number that is none ends the claim",
+        Edit(
+            f"{_BULLMQ}/rows.py",
+            '    except (ValueError, OverflowError) as error:\n        raise UnreadableJob(f"its {name}',
+            '    except ZeroDivisionError as error:\n        raise UnreadableJob(f"its {name}',
+        ),
+        f"{_BULLMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_bullmq(
         "enqueue: organisations share idempotency keys",
         Edit(f"{_BULLMQ}/lua/lib/queue.lua", "(org and 'org:'", "(false and 'org:'"),
         f"{CONFORMANCE}/test_keys.py",
@@ -3523,6 +3552,30 @@ def _on_pgmq(name: str, edit: Edit, *tests: str) -> Mutant:
 
 PGMQ: Final = (
     _on_pgmq(
+        "claim: it is not bounded by bytes",
+        Edit(f"{_PGMQ_SQL}/0005_claims.sql", "from picked) <= $10::bigint", "from picked) >= 0"),
+        f"{_PGMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_pgmq(
+        "claim: grouped reads are not bounded by bytes",
+        Edit(
+            f"{_PGMQ_SQL}/0005_claims.sql",
+            "       where c.upto <= $3 or c.upto = c.size\n    )",
+            "       where true\n    )",
+        ),
+        f"{_PGMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_pgmq(
+        "claim: each queue adds a long message",
+        Edit(f"{_PGMQ_SQL}/0005_claims.sql", "is_full := is_full or bytes_left <= 0;", ""),
+        f"{_PGMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_pgmq(
+        "claim: an unreadable message is left as it is",
+        Edit("engines/pgmq/claims.py", "    if unreadable:\n", "    if False:\n"),
+        f"{_PGMQ_TESTS}/test_claim_size.py",
+    ),
+    _on_pgmq(
         "doctor: who blocks a queue is not named",
         Edit(
             "engines/pgmq/sql/claim_blockers.sql",
@@ -3590,6 +3643,24 @@ PGMQ: Final = (
 )
 
 PGBOSS: Final = (
+    Mutant(
+        "pgboss claim: it is not bounded by bytes",
+        (Edit("engines/pgboss/sql/claim.sql", "from found) <= $7::bigint", "from found) >= 0"),),
+        ("tests/engines/pgboss/test_claim_size.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss claim: a payload longer than a claim never comes",
+        (Edit("engines/pgboss/sql/claim.sql", "or c.upto = c.size", ""),),
+        ("tests/engines/pgboss/test_claim_size.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss claim: an unreadable job is left as it is",
+        (Edit("engines/pgboss/claims.py", "        if unreadable:\n", "        if False:\n"),),
+        ("tests/engines/pgboss/test_claim_size.py",),
+        engine="pgboss",
+    ),
     Mutant(
         "pgboss keys: two add a job with the same key at once",
         (

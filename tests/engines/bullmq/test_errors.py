@@ -61,6 +61,19 @@ async def rescued(queue: Queue) -> int:
     return (await check_stalled(queue)).changed
 
 
+async def test_a_job_that_cannot_be_read_does_not_keep_lost_jobs_from_being_given_back(queue: Queue):  # X3
+    for id in ("counted", "string"):
+        queue.add_as_node(id)
+    made = await queue.add()
+    for claim in await queue.take(3):
+        queue.client.delete(queue.key(f"{claim.ref.id}:lock"))
+    queue.client.hset(queue.key("counted"), "stc", "often")
+    queue.client.delete(queue.key("string"))
+    queue.client.set(queue.key("string"), "mine")
+    assert await rescued(queue) == 2
+    assert {claim.ref.id for claim in await queue.take(3)} == {"counted", made.id}
+
+
 async def test_a_job_without_a_lock_is_given_back_at_the_second_look_and_not_if_it_has_one_by_then(queue: Queue):  # B5
     made = await queue.add()
     await queue.take()

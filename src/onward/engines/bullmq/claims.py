@@ -23,6 +23,10 @@ BATCH_SIZE: Final = 25
 """Jobs that are moved in one go: Redis does nothing else meanwhile, half a millisecond or so. A larger batch is moved
 in several, and whoever waits has a turn between them (B10)."""
 
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of jobs that are moved in one go, or one job: at most :data:`MAX_JOBS` / :data:`BATCH_SIZE` times as much comes
+with one answer."""
+
 _MIN_DEFERRAL: Final = 5_000
 _MAX_DEFERRAL: Final = 300_000
 """Milliseconds for which a job whose schedule only Node can read is left to Node's workers, at first and at most."""
@@ -133,7 +137,7 @@ def _claim_batches(
         meta_keys, tokens = [keys.meta(name) for name in queues], [token_hex(8) for _ in group]
         commands = list(leading)
         for token, (now, later) in zip(tokens, group, strict=True):
-            arguments = (token, rows.milliseconds(request.lease), now, later, left, preceded_by)
+            arguments = (token, rows.milliseconds(request.lease), now, later, left, preceded_by, MAX_BATCH_BYTES)
             commands.append(script("claim", keys, meta_keys, request.worker_id, *arguments))
             left = 0
             preceded_by = "" if preceded_by == "outcomes" else preceded_by
@@ -175,9 +179,19 @@ def _parse(
         )
     # A turn that has ended leads to whatever comes next, a queue made meanwhile too.
     rotation.next_queue, rotation.turn_remaining = queues[turn - 1] if left else queues[turn - 2] + "\0", left
-    for number, at in enumerate(range(5, len(answer), 5), start=1):
+    number = 0
+    for at in range(5, len(answer), 5):
         queue_number, id, lease, start_within, fields = answer[at : at + 5]
-        queue, claim_token = queues[queue_number - 1], f"{token}:{number}"
+        queue = queues[queue_number - 1]
+        if isinstance(fields, str):
+            log.error(
+                "a job's key is no hash, so it was taken off its queue: %s",
+                fields,
+                extra={"queue": queue, "job_id": id},
+            )
+            continue
+        number += 1
+        claim_token = f"{token}:{number}"
         job = dict(zip(fields[::2], fields[1::2], strict=True))
         if (scheduler := job.get("rjk")) is not None:
             opts = job.get("opts", "")

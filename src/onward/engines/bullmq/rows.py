@@ -64,7 +64,7 @@ def claim_of(
     """Read a claim from ``lua/claim.lua``.
 
     Raises:
-        Damaged: the job cannot be run.
+        UnreadableJob: the job cannot be run.
     """
     opts = _options(fields.get("opts"))
     data = fields.get("data", "")
@@ -99,7 +99,17 @@ def claim_of(
 
 def _number(fields: Mapping[str, str], name: str) -> int:
     text = fields.get(name, "0")
-    return int(text) if text.isdecimal() else int(float(text or 0))
+    try:
+        return int(text) if text.isdecimal() else int(float(text or 0))
+    except (ValueError, OverflowError) as error:
+        raise UnreadableJob(f"its {name} is no number: {text[:50]!r}") from error
+
+
+def _number_or_zero(fields: Mapping[str, str], name: str) -> int:
+    try:
+        return _number(fields, name)
+    except UnreadableJob:
+        return 0
 
 
 _json_reader = msgspec.json.Decoder(msgspec.Raw)
@@ -120,7 +130,7 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
         opts = _options(fields.get("opts"))
     except UnreadableJob:
         opts = job_options.Options()
-    made = int(fields.get("atm") or 0)
+    made = _number_or_zero(fields, "atm")
     created = moment(fields.get("timestamp")) or moment_of(0)
     started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
     progress, message = progress_of(fields.get("progress"))
@@ -132,13 +142,13 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
         status=status,
         org_id=opts.org_id,
         payload=value_of(fields.get("data")),
-        priority=job_options.to_onward_priority(int(float(fields.get("priority") or 0))),
+        priority=job_options.to_onward_priority(_number_or_zero(fields, "priority")),
         idempotency_key=opts.idempotency_key,
         dedupe_key=fields.get("deid"),
         worker_id=None if status in {JobStatus.PENDING, JobStatus.SCHEDULED, JobStatus.BLOCKED} else fields.get("pb"),
         attempts=made + (status is JobStatus.RUNNING),
         max_attempts=opts.max_attempts,
-        crashes=int(fields.get("stc") or 0),
+        crashes=_number_or_zero(fields, "stc"),
         backoff=opts.backoff,
         last_error=fields.get("failedReason") if has_failed else None,
         progress=progress,

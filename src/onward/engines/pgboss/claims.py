@@ -6,22 +6,31 @@ in turns that go on where the last claim ended, and no more rows are locked than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
 
-from onward.engine.values import Claim, ClaimRequest, Claims
+import msgspec
+
+from onward.engine.values import Claim, ClaimRequest, Claims, Token
 from onward.engines.pgboss.queue_cache import QueueCache
-from onward.engines.pgboss.rows import Queue, claim_of
+from onward.engines.pgboss.rows import Queue, claim_of, failure_of, fences_of, token_of
 from onward.engines.pgboss.statements import Schema
+from onward.lifecycle import Failure, JobStatus
+from onward.pg import arrays
 from onward.pg.open_claims import OpenClaims
-from onward.pg.plan_runner import Plan
+from onward.pg.plan_runner import Plan, Row
+
+log = logging.getLogger("onward.engines.pgboss")
 
 _CLAIM_VARIANTS: Final = {"singleton": "one_per_key", "stately": "one_per_key", "key_strict_fifo": "strict_fifo"}
 """How jobs are taken by the policy of their queue; by any other, by priority and age alone."""
 POLICIES_LIMITING_ACTIVE: Final = frozenset(_CLAIM_VARIANTS)
 """Policies by which an outcome makes room for another job to be taken."""
+MAX_CLAIM_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of data that one claim takes from the queues of one table, or one job."""
 _PARTITIONED_TABLE: Final = "job"
 """The table of which the tables of queues are parts."""
 
@@ -45,6 +54,7 @@ def claim(
     if len(queues) > 1:
         shares = yield from _shares(schema, queues, wanted, round_robin)
     claims: list[Claim] = []
+    is_full = False
     for (variant, table), some in _groups(shares).items():
         values = [
             [queue.name for queue in some],
@@ -53,11 +63,45 @@ def claim(
             request.worker_id,
             batches.take_finished(),
             schema.claim_offset(),
+            MAX_CLAIM_BYTES,
         ]
-        claims += map(claim_of, (yield schema.statement("claim", values, table=table, variant=variant)))
+        rows = yield schema.statement("claim", values, table=table, variant=variant)
+        readable, unreadable = _read(rows)
+        if unreadable:
+            stately = {queue.name for queue in some if queue.policy == "stately"}
+            yield schema.statement("settle", _failures(unreadable, stately), table=table)
+        claims += readable
+        is_full = is_full or any(row[-1] for row in rows) or bool(unreadable)
     batches.add_claimed(claims)
+    if is_full:
+        return Claims(claims=tuple(claims), retry_after=0.0)
     retry_after = None if len(claims) >= wanted else (yield from _next_due_in(schema, queues))
     return Claims(claims=tuple(claims), retry_after=retry_after)
+
+
+def _read(rows: Sequence[Row]) -> tuple[list[Claim], list[tuple[Token, Failure]]]:
+    """Read what a claim answered: the jobs, and those that cannot be read, with the reason."""
+    claims: list[Claim] = []
+    unreadable: list[tuple[Token, Failure]] = []
+    for *row, _ in rows:
+        try:
+            claims.append(claim_of(row))
+        except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            log.warning("a job cannot be read, so it is failed: %s", error, extra={"queue": row[0], "job_id": row[1]})
+            unreadable.append((token_of(row), Failure("UnreadableJob", f"its row cannot be read: {error}")))
+    return claims, unreadable
+
+
+def _failures(unreadable: Sequence[tuple[Token, Failure]], stately: Container[str]) -> list[str]:
+    """Write the values of ``sql/settle.sql`` that fail jobs."""
+    return [
+        *fences_of([token for token, _ in unreadable]),
+        arrays.words(["failed"] * len(unreadable)),
+        arrays.numbers([None] * len(unreadable)),
+        arrays.texts([failure_of(failure, end=JobStatus.FAILED) for _, failure in unreadable]),
+        arrays.numbers([False] * len(unreadable)),
+        arrays.numbers([token[0] in stately for token, _ in unreadable]),
+    ]
 
 
 def _next_due_in(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:

@@ -62,8 +62,10 @@ def backoff_of(delay: int | None, doubles: bool | None, longest: int | None) -> 
         return None
     if not doubles:
         # At once is what pg-boss does by default; a backoff of ours is more than nothing.
-        return Backoff.fixed(delay or 0.001)
-    return Backoff.exponential(max(delay or 0, 1), cap=longest or None, jitter=1.0)
+        return Backoff.fixed(delay if delay is not None and delay > 0 else 0.001)
+    return Backoff.exponential(
+        max(delay or 0, 1), cap=longest if longest is not None and longest > 0 else None, jitter=1.0
+    )
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -175,7 +177,10 @@ def job_of(row: Row) -> Job:
     (id, name, data, status, priority, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max,
      start_after, created_on, started_on, completed_on, singleton_key, group_id, output, state,
      worker) = row  # fmt: skip
-    payload, extras = read_data(data)
+    try:
+        payload, extras = read_data(data)
+    except (msgspec.DecodeError, OverflowError, RecursionError):
+        payload, extras = data, {}  # it is shown as it is
     error_output = None if output is None or state == "completed" else _decode(output)
     crash_record = error_output.get("onward") if isinstance(error_output, dict) else None
     if not isinstance(crash_record, dict):
@@ -207,10 +212,16 @@ def job_of(row: Row) -> Job:
     )
 
 
-def claim_of(row: Row) -> Claim:
+def token_of(row: Sequence[Any]) -> Token:
+    """Give the token of a claim from a row of ``sql/claim.sql``: the fence, and by what we find the job again."""
+    name, id, _, retry_count, _, started_at, batch, ctid, *_ = row
+    return name, id, retry_count, started_at, batch, ctid
+
+
+def claim_of(row: Sequence[Any]) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
-    (name, id, data, retry_count, retry_limit, started_at, batch, ctid, priority, wait_seconds, retry_delay,
-     retry_backoff, retry_delay_max, group_id, crashes, heartbeat_seconds) = row  # fmt: skip
+    (name, id, data, retry_count, retry_limit, _, _, _, priority, wait_seconds, retry_delay, retry_backoff,
+     retry_delay_max, group_id, crashes, heartbeat_seconds) = row  # fmt: skip
     type_, backoff, org_id, trace = name, None, group_id, None
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
@@ -221,8 +232,7 @@ def claim_of(row: Row) -> Claim:
         org_id, trace = _text_in(extras, "org_id", group_id), _text_in(extras, "trace", None)
     return Claim(
         ref=JobRef(name, id),
-        # The first four are the fence; the rest is by what we find it again.
-        token=(name, id, retry_count, started_at, batch, ctid),
+        token=token_of(row),
         type=type_,
         payload=data,
         attempts=retry_count + 1,

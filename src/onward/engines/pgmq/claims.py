@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,17 +11,21 @@ import msgspec
 
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.pgmq.headers import JobHeader, header_of
+from onward.engine.values import Claim, ClaimRequest, Claims, Settlement, Token
+from onward.engines.pgmq.headers import JobHeader, backoff_of, header_of
 from onward.engines.pgmq.settings import PgmqSettings
+from onward.engines.pgmq.settle import settle
 from onward.engines.pgmq.statements import SQL
 from onward.job import JobRef
-from onward.lifecycle import MAX_ATTEMPTS
+from onward.lifecycle import MAX_ATTEMPTS, Fail, Failure
 from onward.pg.arrays import numbers, texts
 from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan, Row, Statement
 
-_backoffs = msgspec.json.Decoder(Backoff)
+log = logging.getLogger("onward.engines.pgmq")
+
+MAX_CLAIM_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of messages that one claim takes, but for the last message."""
 
 
 @dataclass(slots=True)
@@ -48,9 +53,12 @@ def claim(
         settings.max_reads,
         settings.read_modes_json,
         numbers(batches.take_finished()),
+        MAX_CLAIM_BYTES,
     ]
-    claims = _claims_of((yield Statement(SQL.claim, values)), request.worker_id, settings, round_robin)
+    claims, unreadable = _claims_of((yield Statement(SQL.claim, values)), request.worker_id, settings, round_robin)
     batches.add_claimed(claims.claims)
+    if unreadable:
+        yield from settle(unreadable, settings, columns)
     return claims
 
 
@@ -60,25 +68,32 @@ def names_and_prefixes(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     return names, [pattern[:-1] for pattern in names if pattern.endswith("/*")]
 
 
-def _claims_of(rows: Sequence[Row], worker: str, settings: PgmqSettings, round_robin: RoundRobin) -> Claims:
-    """Read what a claim answered: see the type ``onward.claim_row``."""
+def _claims_of(
+    rows: Sequence[Row], worker: str, settings: PgmqSettings, round_robin: RoundRobin
+) -> tuple[Claims, list[Settlement]]:
+    """Read what a claim answered, see the type ``onward.claim_row``; and the failures of what cannot be read."""
     claims: list[Claim] = []
-    has_suspects = False
+    unreadable: list[Settlement] = []
+    has_suspects = is_full = False
     batch = _NO_BATCH
     for kind, number, read_ct, wait_seconds, text, header, crashes, stamp in rows:
         if kind == "m":
-            claims.append(
-                _claim_of(
-                    batch, (number, read_ct, stamp), wait_seconds, text, header_of(header), crashes or 0, settings
-                )
-            )
+            read = (number, read_ct, stamp)
+            try:
+                claims.append(_claim_of(batch, read, wait_seconds, text, header_of(header), crashes or 0, settings))
+            except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+                names = {"queue": batch.queue, "job_id": str(number)}
+                log.warning("a message cannot be read, so it is failed: %s", error, extra=names)
+                failure = Failure("UnreadableJob", f"its message cannot be read: {error}")
+                unreadable.append(Settlement(_unread_claim(batch, read), Fail(failure)))
         elif kind == "b":
             lease, max_attempts, backoff = _batches.decode(header)
-            kept = None if backoff is None else _backoffs.decode(backoff)
+            kept = None if backoff is None else backoff_of(backoff)
             batch = _ClaimBatch(number, text, worker, lease, max_attempts, kept, is_isolated=bool(read_ct))
         else:
-            has_suspects, round_robin.last_name = bool(read_ct), text
-    return Claims(claims=tuple(claims), has_suspects=has_suspects)
+            is_full, has_suspects, round_robin.last_name = bool(number), bool(read_ct), text
+    retry_after = 0.0 if is_full or unreadable else None
+    return Claims(claims=tuple(claims), retry_after=retry_after, has_suspects=has_suspects), unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,25 @@ _NO_BATCH: Final = _ClaimBatch(0, "", "", 0, None, None, is_isolated=False)
 _batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
 
 
+def _token_of(batch: _ClaimBatch, read: tuple[int, int, int]) -> Token:
+    """Give a claim's token: the first four are the fence; the rest is what we want to know of the claim later."""
+    msg_id, read_ct, stamp = read
+    return msg_id, read_ct, batch.queue, stamp, batch.id, batch.worker, batch.lease
+
+
+def _unread_claim(batch: _ClaimBatch, read: tuple[int, int, int]) -> Claim:
+    """Give the claim of a message that cannot be read: enough to settle it."""
+    return Claim(
+        ref=JobRef(batch.queue, str(read[0])),
+        token=_token_of(batch, read),
+        type=batch.queue,
+        payload="null",
+        attempts=1,
+        started=True,
+        max_attempts=MAX_ATTEMPTS,
+    )
+
+
 def _claim_of(
     batch: _ClaimBatch,
     read: tuple[int, int, int],
@@ -108,12 +142,11 @@ def _claim_of(
     settings: PgmqSettings,
 ) -> Claim:
     queue = batch.queue
-    msg_id, read_ct, stamp = read
+    msg_id, read_ct, _ = read
     type_, payload = settings.decode_message(queue, payload, header.type)
     return Claim(
         ref=JobRef(queue, str(msg_id)),
-        # The first four are the fence; the rest is what we want to know of the claim later.
-        token=(msg_id, read_ct, queue, stamp, batch.id, batch.worker, batch.lease),
+        token=_token_of(batch, read),
         type=type_,
         payload=payload,
         attempts=header.attempts + 1,

@@ -48,6 +48,7 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 EMPTY_HEADER: Final = JobHeader()
+_backoffs = msgspec.json.Decoder(Backoff)
 _decoder = msgspec.json.Decoder(JobHeader)
 _FIELDS: Final = {field.name: field.type for field in msgspec.structs.fields(JobHeader)}
 
@@ -71,6 +72,14 @@ def _valid_fields_of(text: str) -> JobHeader:
             except (msgspec.ValidationError, ValueError):
                 continue
     return JobHeader(**valid)
+
+
+def backoff_of(text: str) -> Backoff | None:
+    """Read what a queue says of its jobs' backoff. Anybody may write there: what is none counts as not said."""
+    try:
+        return _backoffs.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def headers_of(job: NewJob, *, grouped: bool) -> str:

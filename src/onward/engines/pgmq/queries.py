@@ -14,10 +14,9 @@ from typing import Any, Final
 import msgspec
 from psycopg import sql
 
-from onward.backoff import Backoff
 from onward.clock import micros_of, moment_of
 from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo, QueueSettings, Retention
-from onward.engines.pgmq.headers import header_of
+from onward.engines.pgmq.headers import backoff_of, header_of
 from onward.engines.pgmq.settings import PgmqSettings
 from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.job import Job, JobRef
@@ -184,7 +183,11 @@ def job_of(row: Row, settings: PgmqSettings) -> Job:
     (queue, msg_id, sent, claimed, due, ended, payload, header_text, worker, status, suspect, crashes) = row
     header = header_of(header_text)
     state = JobStatus(status)
-    type_, payload = settings.decode_message(queue, payload, header.type)
+    try:
+        type_, text = settings.decode_message(queue, payload, header.type)
+        arguments = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError):
+        type_, arguments = header.type or queue, payload  # it is shown as it is
     running = state is JobStatus.RUNNING
     created, ended_at = moment_of(sent), None if ended is None else moment_of(ended)
     claimed_at = None if claimed is None else moment_of(claimed)
@@ -194,7 +197,7 @@ def job_of(row: Row, settings: PgmqSettings) -> Job:
         queue=queue,
         status=state,
         org_id=header.org_id,
-        payload=msgspec.json.decode(payload),
+        payload=arguments,
         worker_id=worker if running or state in FINISHED else None,
         attempts=header.attempts + running,
         max_attempts=header.max_attempts or MAX_ATTEMPTS,
@@ -254,7 +257,7 @@ def _queue_of(row: Row, counts: dict[JobStatus, int], oldest: datetime | None) -
         paused=paused,
         lease=_duration(lease),
         max_attempts=max_attempts,
-        backoff=None if backoff is None else msgspec.json.decode(backoff, type=Backoff),
+        backoff=None if backoff is None else backoff_of(backoff),
         retention=Retention(
             completed=_duration(completed),
             completed_count=completed_count,

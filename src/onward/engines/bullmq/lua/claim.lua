@@ -10,9 +10,12 @@
 -- ARGV[10]  how much of its turn the first queue has left; 0: its turn begins
 -- ARGV[11]  what goes before: 'outcomes', so that a queue may have run dry; 'marker': a wait for one, so that who asks has
 --           come late, takes nothing from limited queues (no slots), and is told to come again if these have something
+-- ARGV[12]  bytes that the jobs may have together: the first comes whatever its size, the rest stays and the caller is told to
+--           come again at once
 -- Answers {the generation of names, microseconds until something comes by itself or -1, whose turn is next (its number
 -- among KEYS), what is left of that turn, the time in microseconds, then for each job: the number of its queue, its id, the lease,
--- microseconds within which it must start or -1, its fields (HGETALL)}.
+-- microseconds within which it must start or -1, its fields (HGETALL)}. A job whose key is no hash is taken off the queue and comes
+-- with the error of Redis (a text) in the place of its fields, without a lock: nothing can be written to it.
 
 local slots, prefetch_started = tonumber(ARGV[8]), tonumber(ARGV[9])
 local retry_after
@@ -129,10 +132,22 @@ local unused = distribute(slots, true) + distribute(prefetch_started, false)
 
 local answer = {0, 0, 0, 0, micros}
 local taken = 0
+local bytes_left = tonumber(ARGV[12])
+local is_full = false
+-- Put ids back where they were: those from the list to its end, where the next one is, the rest with their scores.
+local function put_back(base, ids, first, scores)
+  for at = #ids, first, -1 do
+    if scores[at] then
+      call('ZADD', base .. 'prioritized', scores[at], ids[at])
+    else
+      call('RPUSH', base .. 'wait', ids[at])
+    end
+  end
+end
 for n, queue in ipairs(queues) do
   local base, wanted = queue.base, queue.granted
-  if wanted > 0 then
-    local ids = {}
+  if wanted > 0 and not is_full then
+    local ids, scores = {}, {}
     local from_wait = math.min(wanted, call('LLEN', base .. 'wait'))
     if from_wait > 0 then
       local tail = call('LRANGE', base .. 'wait', -from_wait, -1)
@@ -148,25 +163,38 @@ for n, queue in ipairs(queues) do
       local best = call('ZPOPMIN', base .. 'prioritized', wanted - #ids)
       for at = 1, #best, 2 do
         ids[#ids + 1] = best[at]
+        scores[#ids] = best[at + 1]
       end
     end
     local lease = int_string(queue.lease * ttl_factor)
     local start_within = queue.rate and queue.rate.start_within or -1
     local counted = 0
     local claimed = {}
-    for _, id in ipairs(ids) do
+    for position, id in ipairs(ids) do
       local key = base .. id
-      -- All fields at once: a hash this small is read from end to end for each that is asked for.
-      local fields = call('HGETALL', key)
-      local started, is_counted = 0, true
+      -- All fields at once: a hash this small is read from end to end for each that is asked for. One that is no hash must not end
+      -- the script, or all ids that were taken off the list would be lost.
+      local fields = redis.pcall('HGETALL', key)
+      local started, is_counted, size = 0, true, 0
       for at = 1, #fields, 2 do
+        size = size + #fields[at + 1]
         if fields[at] == 'ats' then
           started = tonumber(fields[at + 1]) or 0
         elseif fields[at] == 'defa' then
           is_counted = false
         end
       end
-      if #fields > 0 then
+      if size > bytes_left and taken > 0 then
+        -- The next turn is the next queue's: long jobs of one leave room for those of others.
+        is_full, turn, left = true, position == 1 and n or n % #queues + 1, 0
+        put_back(base, ids, position, scores)
+        break
+      end
+      bytes_left = bytes_left - size
+      if fields.err then
+        local at = #answer
+        answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5] = n, id, 0, -1, fields.err
+      elseif #fields > 0 then
         taken = taken + 1
         call('SET', key .. ':lock', ARGV[6] .. ':' .. taken, 'PX', lease)
         call('XADD', base .. 'events', '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
@@ -210,6 +238,9 @@ for n, queue in ipairs(queues) do
   if queue.rate and queue.ready > queue.granted then
     retry_in(next_permit(queue.rate, queue.rate.next_permit_at) - micros)
   end
+end
+if is_full then
+  retry_in(0)
 end
 answer[1] = tonumber(call('GET', onward_root .. 'generation')) or 0
 answer[2] = retry_after and math.ceil(retry_after) or -1

@@ -9,7 +9,7 @@ local base = base_of(KEYS[1])
 local answers = {}
 for n = 5, #ARGV do
   local id = ARGV[n]
-  local fields = call('HGETALL', base .. id)
+  local fields = redis.pcall('HGETALL', base .. id)
   local answer = false
   if #fields > 0 then
     local where, score = 'wait', ''

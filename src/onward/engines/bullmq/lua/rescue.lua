@@ -25,9 +25,10 @@ for _, id in ipairs(call('SMEMBERS', stalled)) do
   marked[id] = true
   local key = base .. id
   if rescued < limit and call('EXISTS', key .. ':lock') == 0 then
-    if call('LREM', active, 1, id) == 1 and call('EXISTS', key) == 1 then
+    if call('LREM', active, 1, id) == 1 and call('TYPE', key).ok == 'hash' then
       rescued = rescued + 1
-      local times = call('HINCRBY', key, 'stc', 1)
+      local times = (tonumber(call('HGET', key, 'stc')) or 0) + 1
+      call('HSET', key, 'stc', int_string(times))
       local scheduler = call('HGET', key, 'rjk')
       local is_repeated = scheduler and call('ZSCORE', base .. 'repeat', scheduler)
       if times >= tonumber(ARGV[8]) and not is_repeated then

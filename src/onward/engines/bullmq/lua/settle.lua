@@ -93,7 +93,7 @@ local function with_stack(key, entry, opts)
     if limit == 0 then
       return '[]'
     end
-    local entries = stack and cjson.decode(stack) or {}
+    local entries = read_options(stack)
     entries[#entries + 1] = cjson.decode(entry)
     while #entries > limit do
       table.remove(entries, 1)

@@ -6,12 +6,14 @@
 -- one_per_key is for the policies singleton and stately: of each key one at a time is active; who takes the same key at the same
 -- moment meets the index that holds the policy, and tries again. strict_fifo is for key_strict_fifo: of each key the oldest, and none
 -- while one of the key is active, waits to be tried again, or has failed.
+-- No more is taken than so many bytes of data, or one job: of each queue the first before the second of any. What is compressed is
+-- counted eightfold, since to know its size it would have to be read. The rest is unlocked when the statement ends.
 -- $1 queues, $2 how many of each, $3 leases, $4 worker, $5 batches that have ended, $6 by how many microseconds this claim is later
--- than the clock says
+-- than the clock says, $7 bytes
 -- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after);
 --        job_i10 (name, singleton_key, state desc, created_on, id), job_i8 (name, singleton_key)
 with wanted as materialized (
-  select * from unnest($1::text[], $2::bigint[], $3::interval[]) w (name, count, lease)),
+  select * from unnest($1::text[], $2::bigint[], $3::interval[]) with ordinality w (name, count, lease, no)),
 heads as materialized (                                                               -- if variant.strict_fifo
   select distinct on (h.name, h.singleton_key) h.name, h.id                           -- if variant.strict_fifo
     from pgboss.job_common h                                                          -- if variant.strict_fifo
@@ -22,7 +24,8 @@ heads as materialized (                                                         
 found as materialized (
   select n.*
     from wanted w cross join lateral (
-      select j.ctid as tid
+      select j.ctid as tid, w.no,
+             coalesce(pg_column_size(j.data), 0) * case when pg_column_compression(j.data) is null then 1 else 8 end::bigint as size
              , j.name, j.id, j.singleton_key, j.priority, j.created_on                -- if variant.one_per_key
         from pgboss.job_common j
        where j.name = w.name and j.state < 'active'
@@ -38,10 +41,18 @@ found as materialized (
        order by j.priority desc, j.created_on
                 , j.id                                                                -- unless index.fetch_order
        limit w.count for update of j skip locked) n),
+fitting as materialized (
+  select f.* from found f
+   where (select coalesce(sum(size), 0) from found) <= $7::bigint
+      or f.tid = any (array (
+           select c.tid
+             from (select r.tid, r.size, sum(r.size) over (order by r.rank, r.no) as upto
+                     from (select tid, no, size, row_number() over (partition by no) as rank from found) r) c
+            where c.upto <= $7::bigint or c.upto = c.size))),
 next as materialized (
-  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from found f       -- if variant.one_per_key
+  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from fitting f     -- if variant.one_per_key
    order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),  -- if variant.one_per_key
-  select tid from found),                                                             -- unless variant.one_per_key
+  select tid from fitting),                                                           -- unless variant.one_per_key
 taken as (
   update pgboss.job_common j
      set state = 'active', started_on = pgboss.job_now() + $6::bigint * interval '1 microsecond',
@@ -63,14 +74,15 @@ leased as (
   returning id, queue)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        (date_part('epoch', t.started_on) * 1000000)::bigint, h.id, t.row_ctid::text, t.priority,
-       date_part('epoch', t.started_on - t.start_after), t.retry_delay, t.retry_backoff,
+       case when isfinite(t.start_after) then date_part('epoch', t.started_on - t.start_after) else 0 end, t.retry_delay, t.retry_backoff,
        t.retry_delay_max,                                                             -- if job.retry_delay_max
        null::integer,                                                                 -- unless job.retry_delay_max
        t.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
        case when jsonb_typeof(t.output #> '{onward,crashes}') = 'number'
             then least((t.output #>> '{onward,crashes}')::numeric, 1000000)::integer end,
-       t.heartbeat_seconds                                                            -- if job.heartbeat_on
-       null::integer                                                                  -- unless job.heartbeat_on
+       t.heartbeat_seconds,                                                           -- if job.heartbeat_on
+       null::integer,                                                                 -- unless job.heartbeat_on
+       (select count(*) from found) > (select count(*) from fitting)
   from taken t join leased h on h.queue = t.name
  order by t.priority desc, t.created_on, t.id

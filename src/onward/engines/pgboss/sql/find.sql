@@ -2,7 +2,7 @@
 select j.id::text, j.name, j.data::text, s.status, j.priority, j.retry_limit, j.retry_count, j.retry_delay, j.retry_backoff,
        j.retry_delay_max,                                                             -- if job.retry_delay_max
        null::integer,                                                                 -- unless job.retry_delay_max
-       j.start_after, j.created_on, j.started_on, j.completed_on, j.singleton_key,
+       case when isfinite(j.start_after) then j.start_after end, j.created_on, j.started_on, j.completed_on, j.singleton_key,
        j.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
        j.output::text, j.state::text,

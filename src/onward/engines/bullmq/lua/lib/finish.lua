@@ -19,7 +19,7 @@ end
 -- Returns the base and the id of a job's parent: as the job's parent field has them, else from the parent's key.
 local function parent_of(parent_json, parent_key)
   local is_valid, parent = pcall(cjson.decode, parent_json or '')
-  if is_valid and type(parent) == 'table' and parent.queueKey and parent.id
+  if is_valid and type(parent) == 'table' and type(parent.queueKey) == 'string' and type(parent.id) == 'string'
     and parent.queueKey .. ':' .. parent.id == parent_key then
     return parent.queueKey .. ':', parent.id
   end
@@ -148,7 +148,10 @@ local function complete_child(parent_json, parent_key, child, result)
 end
 
 local function fail_child(parent_json, child, reason)
-  local parent = cjson.decode(parent_json)
+  local is_valid, parent = pcall(cjson.decode, parent_json)
+  if not is_valid or type(parent) ~= 'table' or type(parent.queueKey) ~= 'string' or type(parent.id) ~= 'string' then
+    return
+  end
   local base, id = parent.queueKey .. ':', parent.id
   local key = base .. id
   if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
