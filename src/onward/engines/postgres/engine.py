@@ -609,7 +609,7 @@ class PostgresEngine:
     async def _is_held(self) -> bool:
         home = await self._run(lambda: maintenance.home(self.schema))
         if home.needs_adoption:
-            await self.confirm_restore()
+            await self._run(lambda: maintenance.confirm_home(self.schema, only_if_empty=True))
             home = Home(is_same=True)
         return self._restore_guard.update(home, self.database)
 

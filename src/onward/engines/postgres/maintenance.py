@@ -347,6 +347,6 @@ def home(schema: Schema) -> Plan[Home]:
     return Home(is_same, is_same_timeline, has_jobs, needs_adoption=not is_same and not has_jobs)
 
 
-def confirm_home(schema: Schema) -> Plan[None]:
+def confirm_home(schema: Schema, *, only_if_empty: bool = False) -> Plan[None]:
     """Have the jobs of the store run where it is now."""
-    yield Statement(schema.confirm_home)
+    yield Statement(schema.confirm_home, [only_if_empty])

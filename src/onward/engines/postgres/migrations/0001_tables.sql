@@ -326,18 +326,18 @@ begin
   perform from onward.claim_gate for key share;
 end $$;
 
--- The number of the cluster. Null where the server does not give it: some managed ones restrict what reads its control file.
+-- The number of the cluster; '?' where the server does not give it: some managed ones restrict what reads its control file.
 create function onward.cluster_identifier() returns text
   language plpgsql stable as $$
 begin
   return (select c.system_identifier from pg_control_system() c);
 exception when others then
-  return null;
+  return '?';
 end $$;
 
 -- Where this store is: the cluster, the database and the schema by their own numbers. A dump that is restored, or a database made from
 -- another as its template, has other ones; a promoted standby and a copy of the data directory have the same. With the owner's
--- rights: of two roles only one may read the first.
+-- rights, so that all roles get the same answer.
 create function onward.current_home() returns text
   language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -345,6 +345,13 @@ begin
                    (select d.oid from pg_database d where d.datname = current_database()),
                    (select c.relnamespace from pg_class c where c.oid = 'onward.job'::regclass));
 end $$;
+
+-- Say whether two homes are the same, as far as both are known: the owner may have been given the right to read the cluster's number
+-- since, or have lost it.
+create function onward.is_same_home(one text, other text) returns boolean
+  language sql immutable parallel safe
+  return substr(one, strpos(one, '/')) = substr(other, strpos(other, '/'))
+         and (one = other or '?' in (split_part(one, '/', 1), split_part(other, '/', 1)));
 
 -- The timeline of the server: a promotion and a point-in-time recovery begin a new one. Null on a standby, and where the server does
 -- not give it: Aurora refuses all functions on its log unless wal_level is logical.
@@ -367,13 +374,14 @@ create table onward.identity (
 
 insert into onward.identity default values;
 
--- Record that the jobs of this store are to be run where it is now. With the owner's rights: a worker may do so, and may write nothing
--- else of the identity.
-create function onward.confirm_home() returns void
-  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-  update onward.identity set home = onward.current_home(), timeline = onward.current_timeline();
-end $$;
+-- Record that the jobs of this store are to be run where it is now. With the owner's rights: workers may not write `identity`.
+-- only_if_empty  unless there are jobs: nothing is repeated then, and nobody needs to be asked.
+create function onward.confirm_home(only_if_empty boolean) returns void
+  language sql volatile security definer set search_path = pg_catalog, pg_temp
+begin atomic
+  update onward.identity set home = onward.current_home(), timeline = onward.current_timeline()
+   where not only_if_empty or not exists (select from onward.job);
+end;
 
 -- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
 -- claimed; and one for both, so that a claim is looked at once.
