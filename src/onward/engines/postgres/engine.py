@@ -613,7 +613,7 @@ class PostgresEngine:
             home = Home(is_same=True)
         return self._restore_guard.update(home, self.database)
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
