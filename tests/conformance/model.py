@@ -338,7 +338,7 @@ class Model:
             del self.jobs[ref]
         return gone
 
-    # Steward
+    # Maintenance
 
     def promote(self) -> int:
         """Make due jobs ready, as of when they were due."""
