@@ -151,6 +151,11 @@ async def test_a_right_that_comes_or_goes_does_not_hold_the_store(database: Call
         execute(source, f"grant execute on function pg_control_system() to {OWNER}")
     else:
         execute(source, f"revoke execute on function pg_control_system() from {OWNER}")
+    homes = set()
+    for role in (OWNER, WORKER):
+        with psycopg.connect(as_role(source, role)) as connection:
+            homes |= set(connection.execute("select onward.current_home()").fetchall())
+    assert len(homes) == 1, "all roles get the same answer"
     engine = await opened(as_role(source, WORKER))
     assert RESTORED not in (await engine.check()).problems
     assert await claims(engine) == 1
