@@ -711,6 +711,18 @@ LANES: Final = (
         (f"{SQLITE}/test_write_lock.py", f"{SQLITE}/test_checkpoints.py"),
     ),
     Mutant(
+        "write_lock: who has just written goes before one that waits",
+        (
+            Edit(
+                f"{_PY}/write_lock.py",
+                "                before_wait()\n                fcntl.flock(write, fcntl.LOCK_EX)\n",
+                "                fcntl.flock(turn, fcntl.LOCK_UN)\n                before_wait()\n"
+                "                fcntl.flock(write, fcntl.LOCK_EX)\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_lock.py::test_who_has_just_written_does_not_go_before_one_that_waits",),
+    ),
+    Mutant(
         "fork_safety: connections are carried across a fork",
         (
             Edit(
@@ -1807,6 +1819,11 @@ POSTGRES: Final = (
         "enqueue: nobody is told when the commit that was to tell fails",
         Edit(f"{_PG}/notify_throttle.py", 'self._defer(notice.split(","))', "pass"),
         f"{_OF_PG}/test_notify_throttle.py",
+    ),
+    _on_postgres(
+        "single producer: a turn of the loop is not noticed",
+        Edit(f"{_PG}/single_producer.py", "call_soon(self._yielded)", "call_soon(id, self)"),
+        f"{_OF_PG}/test_single_producer.py::test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other",
     ),
     _on_postgres(
         "single producer: anybody may use them",
