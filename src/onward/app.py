@@ -597,6 +597,9 @@ class App:
 
         Fires schedules, promotes due jobs, rescues jobs of dead workers, then claims at most ``limit`` jobs, runs them
         in this process and records how they ended.
+
+        Raises:
+            StoreMisconfigured: the server would lose jobs. Nothing was done.
         """
         await self.open()
         return await self._core.ticker().tick(limit, queues=self._own_queues())

@@ -831,6 +831,12 @@ def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
 
 BULLMQ: Final = (
     _on_bullmq(
+        "tick: it runs jobs on a server that may evict them",
+        Edit("worker/one_shot.py", "            await self._engine.check_worker()\n", ""),
+        f"{_BULLMQ_TESTS}/test_memory.py",
+        only="tick",
+    ),
+    _on_bullmq(
         "claim: it is not bounded by bytes",
         Edit(f"{_BULLMQ}/lua/claim.lua", "if size > bytes_left and taken > 0 then", "if false then"),
         f"{_BULLMQ_TESTS}/test_claim_size.py",

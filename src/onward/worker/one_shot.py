@@ -142,6 +142,8 @@ class Ticker:
         self._isolated_runner = IsolatedRunner(
             engine, worker_id=self.worker_id, size=1, max_crashes=max_crashes, handler_for=self._runner.handler_for
         )
+        self._is_checked = False
+        """Whether the store's settings have been checked, as a worker does when it starts."""
         self._is_stopping = False
         self._running: set[asyncio.Task[None]] = set()
         """Those of the runs that may be cancelled: a handler is at work."""
@@ -153,6 +155,9 @@ class Ticker:
 
         Cancelled, it stops its handlers, gives back its claims and its term, and only then raises. Cancelled once more,
         it raises at once, and the rest of that goes on by itself.
+
+        Raises:
+            StoreMisconfigured: the server would lose jobs.
         """
         check_at_least("limit", limit, 1)
         # In a task that is never cancelled: a claim or a term that the store has granted would be lost with its answer.
@@ -169,6 +174,9 @@ class Ticker:
     async def _tick(self, limit: int, queues: tuple[str, ...]) -> TickReport:
         report = TickReport()
         self.next_in = None
+        if not self._is_checked:
+            await self._engine.check_worker()
+            self._is_checked = True
         await self._run_maintenance(report)
         heartbeat = self._new_heartbeat()
         loop = asyncio.get_running_loop()

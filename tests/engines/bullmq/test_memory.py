@@ -58,6 +58,23 @@ async def test_a_worker_does_not_start_where_any_key_may_be_evicted(server: Redi
             await app.worker(queues=["mail"]).run()
 
 
+async def test_a_tick_does_nothing_where_any_key_may_be_evicted(server: RedisServer):  # B5, H7
+    set_config(server, "maxmemory-policy", "allkeys-lru")
+    ran: list[int] = []
+    async with App(engine=BullMQEngine(server.url)) as app:
+
+        @app.task(name="noted", queue="ticked")
+        async def note() -> None:
+            ran.append(1)
+
+        await note.enqueue()
+        with pytest.raises(StoreMisconfigured, match=r"allkeys-lru.*noeviction"):
+            await app.tick()
+        assert ran == []
+        set_config(server, "maxmemory-policy", "noeviction")
+        assert (await app.tick()).completed == 1
+
+
 async def test_a_worker_starts_where_eviction_is_accepted_or_spares_jobs(server: RedisServer):
     set_config(server, "maxmemory-policy", "volatile-lru")
     async with App(engine=BullMQEngine(server.url)) as app, app.worker(queues=["mail"]):
