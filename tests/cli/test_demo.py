@@ -91,7 +91,7 @@ def test_the_demo_loses_nothing_though_workers_are_killed(cli: Cli):  # X3
     kinds = {kind["kind"]: kind for kind in result.json["kinds"]}
     assert kinds["poison"]["statuses"] == {"dead_letter": 1}
     assert kinds["crasher"]["statuses"] == {"dead_letter": 1}
-    assert kinds["crasher"]["runs"] == 3  # once in company, twice alone
+    assert kinds["crasher"]["runs"] == 4  # twice in company, twice alone
     assert "a job has killed its process" in result.err
     assert "found out" in result.err
 
