@@ -161,11 +161,13 @@ async def test_a_timeout_stops_a_plain_suspect(tasks: ModuleType):
 
 async def test_a_cancelled_suspect_is_stopped(tasks: ModuleType):
     (handle,) = await make_suspects(tasks, "wait_for_file")
-    async with tasks.app.worker(poll=POLL):
+    async with tasks.app.worker(poll=POLL, grace=timedelta(0)):
         await eventually(lambda: tasks.runs("wait_for_file began"), timeout=60)
         (pid,) = tasks.runs("wait_for_file began")
+        # Until then the child may learn by its own report that the job is gone.
+        await eventually(lambda: tasks.app._core.engine.logs(handle.ref), timeout=60)
         assert await tasks.app.jobs.cancel(handle)
-        await eventually(lambda: not _lives(pid), timeout=60)
+        await eventually(lambda: not _lives(pid), timeout=30)
     assert (await read(tasks.app, handle)).status is JobStatus.CANCELLED
 
 
