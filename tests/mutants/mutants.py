@@ -3333,6 +3333,42 @@ SQLITE_FILES: Final = (
         engine="postgres",
     ),
     Mutant(
+        "sqlite: lock files that root makes belong to root",
+        (Edit(f"{_PY}/write_lock.py", "if os.geteuid() == 0:", "if False:"),),
+        (f"{SQLITE}/test_file_changes.py",),
+        only="lock_files",
+    ),
+    Mutant(
+        "sqlite: everyone may lock a new database",
+        (Edit(f"{_PY}/write_lock.py", "os.O_EXCL, 0o600)", "os.O_EXCL, 0o644)"),),
+        (f"{SQLITE}/test_file_changes.py",),
+        only="lock_files",
+    ),
+    Mutant(
+        "worker: one failure at the end keeps it on the list",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "            await step()\n        except StoreUnavailable:",
+                "            await step()\n        except Exception:",
+            ),
+        ),
+        ("tests/worker/test_stop.py",),
+        only="at_the_end",
+    ),
+    Mutant(
+        "worker: outcomes that cannot be stored together at the end are lost",
+        (
+            Edit(
+                "worker/claimer.py",
+                "            except StoreUnavailable:\n                raise\n            except",
+                "            except Exception:\n                raise\n            except",
+            ),
+        ),
+        ("tests/worker/test_claimer.py",),
+        only="at_the_end",
+    ),
+    Mutant(
         "sqlite: a waiter is named as the holder of the lock",
         (
             Edit(f"{_PY}/write_lock.py", 'if fields[1] == "FLOCK" and', 'if "FLOCK" in fields and'),

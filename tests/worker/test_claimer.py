@@ -691,3 +691,31 @@ def test_after_a_claim_that_is_too_large_less_is_asked_for():  # X3
 
     in_virtual_time(main)
     assert asked[:4] == [16, 8, 4, 2]
+
+
+def test_outcomes_that_cannot_be_stored_together_at_the_end_are_stored_one_by_one():  # X3
+    """As when a worker stops because it has run out of memory."""
+
+    class Harness(ClaimerHarness):
+        is_stopping = False
+
+        def serve(self, exchange: Exchange) -> Exchanged:
+            if exchange.settlements and not self.is_stopping:
+                raise StoreUnavailable("away")
+            if len(exchange.settlements) > 1:
+                raise MemoryError
+            return super().serve(exchange)
+
+    async def main() -> dict[str, Any]:
+        harness = Harness(16, waiting=3)
+        running = asyncio.create_task(harness.claimer.run())
+        await harness.until(lambda: len(harness.settler) == 3)
+        running.cancel()
+        await asyncio.wait([running])
+        harness.is_stopping = True
+        await harness.claimer.flush()
+        await harness.pool.close()
+        return harness.outcomes
+
+    outcomes = in_virtual_time(main)
+    assert [type(outcome) for outcome in outcomes.values()] == [Complete] * 3

@@ -405,6 +405,17 @@ async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app:
         await running
 
 
+async def test_one_failure_at_the_end_does_not_keep_a_worker_on_the_list(app: App, store: FaultyEngine):  # X3
+    async def fails(term: object) -> None:
+        raise MemoryError
+
+    store.resign = fails  # type: ignore[attr-defined]
+    worker = app.worker()
+    async with worker:
+        await eventually(lambda: worker._running is not None and worker._running.leader.term is not None)
+    assert await app._core.engine.workers() == []
+
+
 PERMANENT = [StoreCorrupt("damaged"), StoreMisconfigured("evicts jobs")]
 
 

@@ -178,7 +178,15 @@ class Claimer:
         self._release_waiting()
         self._settler.requeue_deferred()
         if settlements := self._settler.take(len(self._settler)):
-            self._settler.confirm(settlements, await self._engine.settle(settlements))
+            try:
+                lost = await self._engine.settle(settlements)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - one outcome that cannot be stored must not cost the others
+                log_failure("settler", error, 1)
+                await self._settler.settle_one_by_one(self._engine, settlements)
+            else:
+                self._settler.confirm(settlements, lost)
 
     @property
     def unanswered_since(self) -> float | None:

@@ -295,13 +295,13 @@ class RunningWorker:
                 await asyncio.to_thread(self._heartbeat.join, _FLUSH_TIMEOUT)
         try:
             async with self._flush_deadline.timeout(_FLUSH_TIMEOUT):
-                for claimer in self._claimers:
-                    await claimer.flush()
-                await self._metering.send()
-                for relay in self._relays:
-                    await relay.release()
-                await self.leader.resign()
-                await self._engine.deregister(self.worker_id)
+                await _run_each(
+                    *(claimer.flush for claimer in self._claimers),
+                    self._metering.send,
+                    *(relay.release for relay in self._relays),
+                    self.leader.resign,
+                    lambda: self._engine.deregister(self.worker_id),
+                )
         except (StoreUnavailable, TimeoutError):
             log.warning(
                 "worker not deregistered: store unavailable, leases will expire", extra={"worker_id": self.worker_id}
@@ -426,3 +426,14 @@ class RunningWorker:
     def _run_in_process(self, invocation: Invocation) -> Awaitable[Any]:
         function = invocation.handler.function
         return self._processes.call(function.__module__, function.__qualname__, invocation.run)
+
+
+async def _run_each(*steps: Callable[[], Awaitable[object]]) -> None:
+    """Run steps in order. One that fails does not keep the next from running, unless the store is away."""
+    for step in steps:
+        try:
+            await step()
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is logged, and nothing comes after the last step
+            log_failure("worker", error, 1)

@@ -94,6 +94,30 @@ async def test_lock_files_have_the_mode_of_the_database(tmp_path):
     assert modes["jobs.db-turn"] == modes["jobs.db-write"] == 0o660
 
 
+async def test_lock_files_of_a_new_database_are_for_its_owner_only(path):  # X6
+    before = os.umask(0)
+    try:
+        engine = SQLiteEngine(path)
+        await engine.open()
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+        await engine.close()
+    finally:
+        os.umask(before)
+    assert {modes["jobs.db"], modes["jobs.db-turn"], modes["jobs.db-write"]} == {0o600}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_lock_files_belong_to_the_owner_of_the_database(path):
+    """Or a command that root runs once would keep the database's own user from writing."""
+    path.touch(mode=0o600)
+    os.chown(path, 65534, 65534)
+    engine = SQLiteEngine(path)
+    await engine.open()
+    owners = {(file.stat().st_uid, file.stat().st_gid) for file in path.parent.iterdir()}
+    await engine.close()
+    assert owners == {(65534, 65534)}
+
+
 def test_a_temporary_database_that_is_never_closed_goes_with_the_program(tmp_path):
     script = "from onward.engines.sqlite.database import Database; print(Database(None).path.parent)"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY / "src")}

@@ -41,14 +41,21 @@ class WriteLock:
         self._descriptors = (turn, write)
 
     def _open_file(self, path: Path) -> int:
-        """Open a lock file; a new one gets the database's mode, as SQLite does with the log: who may write may lock."""
+        """Open a lock file; a new one gets the database's mode and owner, as SQLite's log does: who may write may lock.
+
+        Where there is no database yet it is for its owner only, as that will be: a stranger who can open the file can
+        lock it.
+        """
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             return os.open(path, flags)
-        with contextlib.suppress(OSError):  # the database does not exist yet: the process's umask decides for both
-            os.fchmod(descriptor, self._database.stat().st_mode & 0o777)
+        with contextlib.suppress(OSError):
+            database = self._database.stat()
+            os.fchmod(descriptor, database.st_mode & 0o777)
+            if os.geteuid() == 0:  # only root can give files away
+                os.fchown(descriptor, database.st_uid, database.st_gid)
         return descriptor
 
     @property
