@@ -150,10 +150,15 @@ class PostgresServer:
         assert self._process is not None
         pid = self._process.pid
         os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)
         self.stop(signal.SIGKILL)
+        deadline = time.monotonic() + _DEADLINE
+        while any(Path(f"/proc/{child}").exists() for child in children):  # it would not start beside one of them
+            assert time.monotonic() < deadline, "processes of PostgreSQL outlive SIGKILL"
+            time.sleep(0.005)
 
     def cut_replication(self) -> None:
         """Have a standby receive nothing more: what its primary commits from now on is lost with the primary."""
