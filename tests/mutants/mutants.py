@@ -3614,6 +3614,12 @@ TASKS: Final = (
         ("tests/cli/test_jobs.py",),
         only="prefix",
     ),
+    Mutant(
+        "names: the id of a job that is gone reaches one that begins alike",
+        (Edit("cli/bulk.py", "_UUID.fullmatch(id) is not None and ", ""),),
+        ("tests/interop/test_foreign_stores.py",),
+        only="begins_alike and pgmq",
+    ),
 )
 
 _PGMQ_SQL: Final = "engines/pgmq/migrations"

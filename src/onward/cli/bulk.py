@@ -5,6 +5,7 @@ Nothing that a filter chose is touched before a person, or ``--yes``, has said s
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _MAX_COMPARED: Final = 10_000
 """Jobs that a prefix is compared with: a mistyped id must not read a million."""
 _MAX_CANDIDATES: Final = 5
 """Jobs named where a prefix is not unique."""
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""Ids of which no whole one is the beginning of another."""
 
 Act = Callable[[JobFilter | JobRef | str], Awaitable[list[Changed]]]
 
@@ -53,7 +56,9 @@ def name_of(job: Job | JobHandle[Any], capabilities: Capabilities) -> str:
 
 
 async def find_job(resource: Jobs | Archive, text: str) -> Job:
-    """Find the job that a person has named by id, by queue:id, or by any prefix of either that only one job has.
+    """Find the job that a person has named by id, by queue:id, or by any prefix of a UUID that only one job has.
+
+    Other ids are compared whole: ``mail:1`` may be a job that is gone, and must not reach ``mail:12``.
 
     Raises:
         JobNotFound: there is none.
@@ -70,7 +75,7 @@ async def find_job(resource: Jobs | Archive, text: str) -> Job:
     compared, cursor = 0, None
     while len(found) < _MAX_CANDIDATES:
         page = await resource.list(which, cursor=cursor, limit=_PAGE)
-        found += [job for job in page.items if prefix and job.id.startswith(prefix)]
+        found += [job for job in page.items if job.id == prefix or (prefix and _is_cut(prefix, job.id))]
         compared, cursor = compared + len(page.items), page.next_cursor
         if cursor is None:
             break
@@ -87,6 +92,10 @@ async def find_job(resource: Jobs | Archive, text: str) -> Job:
         names = ", ".join(str(job.ref) for job in found[:_MAX_CANDIDATES])
         raise usage_error(f"{text!r} names several jobs: {names}", remedy="give one of these names")
     return found[0]
+
+
+def _is_cut(prefix: str, id: str) -> bool:
+    return _UUID.fullmatch(id) is not None and id.startswith(prefix)
 
 
 async def run(
