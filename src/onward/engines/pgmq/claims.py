@@ -142,7 +142,7 @@ def _claim_of(
     settings: PgmqSettings,
 ) -> Claim:
     queue = batch.queue
-    msg_id, read_ct, _ = read
+    msg_id = read[0]
     type_, payload = settings.decode_message(queue, payload, header.type)
     return Claim(
         ref=JobRef(queue, str(msg_id)),
