@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Changed,
@@ -318,6 +319,66 @@ class EventCursors(Protocol):
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """Put a bookmark further on, and answer whether it is still held by who does."""
+        ...
+
+
+class AccessStore(Protocol):
+    """Keeps who may use the server, and what they have changed. Out of reach for producers and workers (S2, S5).
+
+    A verb that takes ``audit`` writes that record in the transaction of its change, and not without it. On Redis, which
+    has no such transaction, the record is written first: there may be a record of a change that failed, and never a
+    change without a record. Where nothing was changed, the record is written all the same, with a count of 0.
+    """
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """Add a token."""
+        ...
+
+    async def tokens(self) -> list[AccessToken]:
+        """List all tokens, the newest first; revoked and expired ones too, until they are pruned."""
+        ...
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """Read a token, valid or not."""
+        ...
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """Make a token invalid from now on and end its sessions; answer whether it was valid."""
+        ...
+
+    async def touch_token(self, token_id: str) -> None:
+        """Note that a token was used now."""
+        ...
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """Add a session."""
+        ...
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """Read a session and the token it rests on, valid or not."""
+        ...
+
+    async def touch_session(self, digest: str) -> None:
+        """Note that a session was used now."""
+        ...
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """End a session, and answer whether there was one."""
+        ...
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """Write a record of a change that no verb carries, and answer whether it is new."""
+        ...
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """List records, the newest first."""
+        ...
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """Remove records older than ``keep_audit``, and sessions, expired and revoked tokens as long after their end.
+
+        At least 30 days of records stay, whatever is asked for. Bounded: call again while it answers more than 0.
+        """
         ...
 
 
