@@ -193,6 +193,13 @@ def check_delay(delay: timedelta) -> timedelta:
     return delay
 
 
+def check_retention(field: str, kept: timedelta) -> timedelta:
+    """Refuse a negative retention, or one that no store could subtract from a time."""
+    if not isinstance(kept, timedelta) or not timedelta(0) <= kept <= _LONGEST_DELAY:
+        raise InvalidValue(field, kept, "must be a timedelta between zero and a hundred years")
+    return kept
+
+
 def check_moment(field: str, moment: datetime) -> datetime:
     """Refuse a moment without a time zone: it would mean something else on another machine."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:

@@ -3087,7 +3087,73 @@ PGBOSS: Final = (
     ),
 )
 
+_ACCESS_TESTS: Final = f"{CONFORMANCE}/test_access.py"
+
+ACCESS: Final = (
+    Mutant(
+        "access: the record is written after the change has been committed",
+        (
+            Edit(
+                f"{_PY}/engine.py",
+                "        return await self._writer.run(access.audited(work, audit, count))\n",
+                "        result = await self._writer.run(work)\n"
+                "        await self._writer.run(access.audited(lambda _: result, audit, count))\n"
+                "        return result\n",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_there_is_no_change_without_a_record",),
+    ),
+    Mutant(
+        "access: an enqueue forgets its record",
+        (Edit(f"{_PY}/enqueue.py", "    access.record(transaction, records)\n", ""),),
+        (f"{_ACCESS_TESTS}::test_audited_enqueues_that_come_together_each_have_their_record",),
+    ),
+    Mutant(
+        "access: the digest of a session is not compared",
+        (Edit(f"{_SQL}/session_find.sql", "where s.digest = :digest", "where :digest is not null"),),
+        (f"{_ACCESS_TESTS}::test_a_session_is_found_by_its_digest_alone",),
+    ),
+    Mutant(
+        "access: a revoked token is still found valid",
+        (Edit(f"{_SQL}/token_revoke.sql", "set revoked_at = :now", "set revoked_at = null"),),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_is_invalid_and_its_sessions_end",),
+    ),
+    Mutant(
+        "access: the sessions of a revoked token go on",
+        (
+            Edit(
+                f"{_PY}/access.py",
+                '    transaction.execute(SQL.session_delete_of_token, {"id": token_id})\n',
+                "",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_is_invalid_and_its_sessions_end",),
+    ),
+    Mutant(
+        "access: a revoked token gets a session",
+        (Edit(f"{_SQL}/session_add.sql", " and revoked_at is null", ""),),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_gets_no_session",),
+    ),
+    Mutant(
+        "access: the filter by organisations is ignored",
+        (
+            Edit(
+                f"{_PY}/filters.py",
+                'add("org_id in (select value from json_each(:orgs))", orgs=json_text(which.orgs))',
+                "pass",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_a_change_by_organisations_reaches_no_further_than_a_list",),
+    ),
+    Mutant(
+        "access: records are removed before thirty days have passed",
+        (Edit(f"{_PY}/access.py", "max(keep_audit, MIN_AUDIT_RETENTION)", "keep_audit"),),
+        (f"{_ACCESS_TESTS}::test_no_retention_removes_records_of_the_last_thirty_days",),
+    ),
+)
+
 MUTANTS: Final = (
+    *ACCESS,
     *PROCESSES,
     *SQLITE_FILES,
     *WORDS,

@@ -6,9 +6,20 @@ needs no slow hash.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
+
+from onward.job import Enqueued, EnqueueStatus
+
+MIN_AUDIT_RETENTION: Final = timedelta(days=30)
+"""Records younger than this are kept, whatever retention is asked for: an intruder cannot remove the traces (S5)."""
+TOUCH_INTERVAL: Final = timedelta(minutes=1)
+"""How exact the times of last use are."""
+PRUNE_LIMIT: Final = 1000
+"""Rows of a kind that one call removes."""
 
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,3 +93,19 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+
+
+def counted(record: AuditRecord, count: int) -> AuditRecord:
+    """Set how many were changed."""
+    return msgspec.structs.replace(record, count=count)
+
+
+def enqueued_count(answers: Sequence[Enqueued]) -> int:
+    """Count the jobs that an enqueue has added or changed."""
+    unchanged = (EnqueueStatus.SAME_KEY, EnqueueStatus.DEDUPED)
+    return sum(answer.enqueue_status not in unchanged for answer in answers)
+
+
+def batch_count(answers: Sequence[Enqueued], *, has_jobs: bool) -> int:
+    """Count what saving a batch has changed: the jobs that it adds, or the batch itself."""
+    return enqueued_count(answers) if has_jobs else 1

@@ -13,6 +13,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from onward.clock import Clock, moment_of
+from onward.engine.access import AuditRecord
+from onward.engine.access_to_come import AccessToCome
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Changed,
@@ -62,7 +64,7 @@ _MAX_JOBS_TO_COALESCE: Final = 20
 log = logging.getLogger("onward.engines.bullmq")
 
 
-class BullMQEngine:
+class BullMQEngine(AccessToCome):
     """Jobs in the queues of a BullMQ, under one prefix of a Redis or Valkey, shared with all who can reach it."""
 
     def __init__(
@@ -177,7 +179,13 @@ class BullMQEngine:
 
     # `within` never comes this far: see capabilities.
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,  # noqa: ARG002
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
@@ -363,7 +371,14 @@ class BullMQEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         changed = await self.run_plan(admin.cancel(self.keys, self.registry, which, limit))
         if changed:
@@ -371,24 +386,36 @@ class BullMQEngine:
             self._listener.notify({change.ref.queue for change in changed}, SignalKind.CANCELLED)
         return changed
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         changed = await self.run_plan(admin.replay(self.keys, self.registry, which, limit))
         self._listener.notify({change.ref.queue for change in changed})
         return changed
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         return await self.run_plan(admin.delete(self.keys, self.registry, which, limit))
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:  # noqa: ARG002
         """See the contract."""
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
             raise InvalidValue("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
         return await self.run_plan(admin.edit(self.keys, ref, change, is_prioritized=is_prioritized))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:  # noqa: ARG002
         """See the contract."""
         info = await self.run_plan(admin.configure(self.keys, self.registry, queue, change))
         self._listener.notify((queue,), SignalKind.CHANGED)

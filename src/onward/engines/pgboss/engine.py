@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 from psycopg import errors as pg
 
 from onward.clock import Clock
+from onward.engine.access import AuditRecord
+from onward.engine.access_to_come import AccessToCome
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -123,7 +125,7 @@ _SCHEMA_CHANGED: Final = (SchemaMigrated, pg.UndefinedColumn, pg.UndefinedTable,
 """What is met where Node has migrated pg-boss meanwhile."""
 
 
-class PgBossEngine:
+class PgBossEngine(AccessToCome):
     """Jobs in the queues of a pg-boss, shared with its Node producers and workers."""
 
     def __init__(
@@ -250,7 +252,13 @@ class PgBossEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
@@ -373,23 +381,42 @@ class PgBossEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         return await self.run_plan(lambda: admin.cancel(self.schema, which, reason, limit))
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         return await self.run_plan(lambda: admin.replay(self.schema, which, limit, notify=self.notifies))
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         return await self.run_plan(lambda: admin.delete(self.schema, which, limit))
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:  # noqa: ARG002
         """See the contract."""
         return await self.run_plan(lambda: admin.edit(self.schema, ref, change, notify=self.notifies))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:  # noqa: ARG002
         """See the contract."""
         return await self.run_plan(lambda: admin.configure(self.schema, self.queue_cache, queue, change), atomic=True)
 

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from onward.engine.access import AuditRecord
+from onward.engine.access_to_come import AccessToCome
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -135,7 +137,7 @@ _MAX_TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 
 
-class PGMQEngine:
+class PGMQEngine(AccessToCome):
     """Jobs as messages in the queues of a PGMQ, shared with all its other clients."""
 
     def __init__(
@@ -262,7 +264,13 @@ class PGMQEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
@@ -413,27 +421,46 @@ class PGMQEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
         return await self._run_plan(lambda: admin.cancel(which, reason, limit, self.settings, columns))
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
         return await self._run_plan(lambda: admin.replay(which, limit, self.settings, columns))
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
         return await self._run_plan(lambda: admin.delete(which, limit, self.settings, columns))
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:  # noqa: ARG002
         """See the contract."""
         columns = self._columns
         return await self._run_plan(lambda: admin.edit(ref, change, self.settings, columns))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:  # noqa: ARG002
         """See the contract."""
         columns = self._columns
         return await self._run_plan(lambda: admin.configure(queue, change, self.settings, columns))

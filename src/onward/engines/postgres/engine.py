@@ -15,6 +15,8 @@ from psycopg import errors as pg
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, moment_of
+from onward.engine.access import AuditRecord
+from onward.engine.access_to_come import AccessToCome
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.event_reader import EventReader, Events, check_settings
 from onward.engine.restore import RESTORED, WENT_BACK, Home, RestoreGuard, no_claims, settle_only, without_claims
@@ -106,7 +108,7 @@ _PAUSES: Final = (0.1, 0.2, 0.4, 0.8)
 """Seconds in which claims go on before a queue is told something again, which had to wait for a job."""
 
 
-class PostgresEngine:
+class PostgresEngine(AccessToCome):
     """Jobs in one schema of a PostgreSQL database, shared by all who can reach it."""
 
     def __init__(
@@ -253,7 +255,11 @@ class PostgresEngine:
     # Enqueue
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, connection: object | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,  # noqa: ARG002
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         """See the contract."""
         if connection is not None and jobs:
@@ -547,32 +553,51 @@ class PostgresEngine:
 
     # Operate
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         changed = await self._run(lambda: admin.cancel(self.schema, which, reason, limit), no_timeout=True)
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         changed = await self._run(lambda: admin.replay(self.schema, which, limit), no_timeout=True)
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         changed = await self._run(lambda: admin.delete(self.schema, which, limit), no_timeout=True)
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:  # noqa: ARG002
         """See the contract."""
         return await self._run(lambda: admin.edit(self.schema, ref, change))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:  # noqa: ARG002
         """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
         info = await self._run_with_pauses(lambda: admin.configure(self.schema, queue, change))
         self._queue_cache.clear()
@@ -642,11 +667,11 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: schedules.schedules(self.schema))
 
-    async def save_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:  # noqa: ARG002
         """See the contract."""
         return await self._run(lambda: schedules.upsert(self.schema, schedule))
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:  # noqa: ARG002
         """See the contract."""
         return await self._run(lambda: schedules.delete(self.schema, name))
 
@@ -662,7 +687,12 @@ class PostgresEngine:
     # Gather
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
+        self,
+        batch: NewBatch,
+        jobs: Sequence[NewJob] = (),
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,  # noqa: ARG002
     ) -> list[Enqueued]:
         """See the contract."""
         if connection is not None:
@@ -683,7 +713,7 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: batches.batches(self.schema, names, cursor, limit))
 
-    async def delete_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:  # noqa: ARG002
         """See the contract."""
         return await self._run(lambda: batches.delete(self.schema, name))
 
@@ -723,7 +753,13 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: archived_jobs.count(self.schema, which, by), no_timeout=True)
 
-    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def purge_archived(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,  # noqa: ARG002
+    ) -> list[Changed]:
         """See the contract."""
         return await self._run(lambda: archived_jobs.purge(self.schema, which, limit), no_timeout=True)
 
