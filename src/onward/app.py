@@ -88,6 +88,7 @@ class App:
         unknown_task_grace: timedelta | float = UNKNOWN_TASK_GRACE,
         unknown_fields: UnknownFields | None = None,
         events: Literal["all", "on_demand"] | None = None,
+        redact: Iterable[str] = (),
     ) -> None:
         """Set up an App; nothing is connected to yet.
 
@@ -106,6 +107,8 @@ class App:
                 the run fail (``refuse``); ``ignore`` on foreign stores, ``refuse`` on others unless given.
             events: ``all`` records events also while no one listens, from now on and for every App on this store;
                 ``on_demand`` takes that back. BullMQ always records them.
+            redact: names of keys whose values the server and the dashboard do not show, besides the usual ones
+                (password, secret, token, …): ``iban`` also hides ``customer_iban`` and ``customerIban`` (S6).
         """
         if engine is None:
             url = url or url_from()
@@ -121,6 +124,7 @@ class App:
             max_crashes=max_crashes,
             unknown_tasks=unknown_tasks,
             unknown_task_grace=as_duration("unknown_task_grace", unknown_task_grace),
+            redact=tuple(redact),
         )
         checked = CheckedEngine(engine, max_payload=max_payload)
         self._unknown_fields: UnknownFields = unknown_fields or (
@@ -201,6 +205,7 @@ class App:
         aliases: Mapping[str, str] | None = None,
         whole_payload: bool = False,
         catch_all: bool = False,
+        redact: Iterable[str] = (),
     ) -> TaskDecorator: ...
 
     def task(
@@ -222,6 +227,7 @@ class App:
         aliases: Mapping[str, str] | None = None,
         whole_payload: bool = False,
         catch_all: bool = False,
+        redact: Iterable[str] = (),
     ) -> Any:
         """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -243,6 +249,8 @@ class App:
             aliases: the payload's keys for arguments whose names differ, such as ``{"sender": "from"}``.
             whole_payload: the function's one argument is the payload itself: a string, an array, a number or null too.
             catch_all: also run jobs of the queue whose names no task has; ``context.type`` is the job's name.
+            redact: names of keys of its payload and result whose values are not shown, as ``App(redact=…)``; ``*``
+                hides all of both.
 
         Raises:
             InvalidValue: the function or an option is not such as can be kept.
@@ -261,6 +269,7 @@ class App:
             aliases=dict(aliases or {}),
             whole_payload=whole_payload,
             catch_all=catch_all,
+            redact=tuple(redact),
         )
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
@@ -574,7 +583,7 @@ class App:
         }
         return Worker(
             core.engine,
-            core.handlers,
+            {name: core.handlers[name] for name in core.tasks} if options.get("tasks") else core.handlers,
             WorkerSettings(**settings),
             middleware=self.middleware,
             declared=core.declared,
@@ -586,14 +595,16 @@ class App:
         """Run jobs until cancelled: then outcomes of finished runs are stored, and all other jobs released."""
         await self.worker(**options).run()
 
-    async def tick(self, limit: int = 100) -> TickReport:
+    async def tick(self, limit: int = 100, *, timeout: timedelta | float | None = None) -> TickReport:
         """Do in one call what a worker does all the time (H7), for a serverless host or a plain cron.
 
         Fires schedules, promotes due jobs, rescues jobs of dead workers, then claims at most ``limit`` jobs, runs them
-        in this process and records how they ended.
+        in this process and records how they ended. After ``timeout`` it claims nothing more, cancels the handlers that
+        still run, and releases their jobs; a plain ``def`` cannot be stopped, and its thread is left to end by itself.
         """
+        seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
         await self.open()
-        return await self._core.ticker().tick(limit, queues=self._own_queues())
+        return await self._core.ticker().tick(limit, queues=self._own_queues(), timeout=seconds)
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # On a foreign store, a job that this app has no task for may be meant for another program's worker.

@@ -242,6 +242,15 @@ def one_of(field: str, words: type[Word], word: str) -> Word:
         raise InvalidValue(field, word, f"must be one of {', '.join(words)}") from None
 
 
+def check_redact(names: tuple[str, ...]) -> None:
+    """Refuse names of keys to redact that match no key, or that came as one string."""
+    for name in names:
+        if not isinstance(name, str) or (name != "*" and not re.search(r"[^\W_]", name)):
+            raise InvalidValue("redact", name, "must be names of keys, such as ['iban', 'birth_date']")
+    if len(names) > 1 and all(len(name) == 1 for name in names):
+        raise InvalidValue("redact", "".join(names), "must be a list of names, not one string")
+
+
 def check_text(field: str, text: str) -> str:
     """Refuse characters that not every store can keep."""
     if "\0" in text:

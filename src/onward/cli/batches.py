@@ -16,9 +16,9 @@ from onward.batches.values import BatchInfo
 from onward.cli import bulk, completion, graph, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal
-from onward.cli.units import count, duration
 from onward.errors import InvalidValue
 from onward.job import Job
+from onward.service.wording import count, duration
 
 batches = typer.Typer(no_args_is_help=True, help="Look at batches and flows, pause, resume and cancel them.")
 

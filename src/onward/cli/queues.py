@@ -15,9 +15,7 @@ from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import (
-    count,
     describe_backoff,
-    duration,
     rate,
     read_backoff,
     read_limit,
@@ -27,6 +25,7 @@ from onward.cli.units import (
 )
 from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, JobStatus
+from onward.service.wording import count, duration
 
 queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and configure them.")
 

@@ -13,9 +13,10 @@ from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.enqueue import read_job
 from onward.cli.errors import refusal, usage_error
-from onward.cli.units import duration, read_duration
+from onward.cli.units import read_duration
 from onward.errors import InvalidValue
 from onward.schedule import Missed, Schedule
+from onward.service.wording import duration
 
 schedules = typer.Typer(no_args_is_help=True, help="Look at what is enqueued again and again, and change it.")
 

@@ -18,7 +18,8 @@ from onward.app import App
 from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
 from onward.cli.errors import report_errors, usage_error
-from onward.cli.units import count, read_duration
+from onward.cli.units import read_duration
+from onward.service.wording import count
 
 
 class LogFormat(StrEnum):
