@@ -20,7 +20,7 @@ from onward.config import DEFAULT_LEASE, Config, url_from
 from onward.connection import Connection
 from onward.context import JobContext, Middleware
 from onward.control_flow import as_duration
-from onward.core import Core
+from onward.core import Core, Plugin
 from onward.cron import trigger_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import CheckedEngine
@@ -409,6 +409,16 @@ class App:
         if self._webhooks is None:
             self._webhooks = Deliveries(self._add, max_bytes=self._core.max_payload // 2)
         return self._webhooks.declare(webhook)
+
+    def add_plugin(self, plugin: Plugin) -> None:
+        """Add routes and commands of your own to the server and the command line: see ``onward.service.plugins``.
+
+        Raises:
+            InvalidValue: another plug-in has that name.
+        """
+        if any(known.name == plugin.name for known in self._core.plugins):
+            raise InvalidValue("plugin", plugin.name, "is added twice, or another plug-in has that name")
+        self._core.plugins.append(plugin)
 
     def _relays(self, holder: str) -> list[Relay]:
         from onward.worker.webhook_relay import Relay  # noqa: PLC0415 - as for the worker

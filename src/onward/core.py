@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class Plugin(Protocol):
+    """What an application adds to the server and the command line: an ``onward.service.plugins.Plugin``."""
+
+    name: str
+
+
 class Core:
     """The inside of an App."""
 
@@ -57,6 +63,7 @@ class Core:
         """The handlers of jobs whose names no task has, by the pattern of their queue."""
         self.schedules: dict[str, Callable[[], Schedule]] = {}
         """The schedules that the code declares, by name; made when they are needed."""
+        self.plugins: list[Plugin] = []
         self.results = Results(engine, self.open)
         self._is_open = False
         self._opening = threading.Lock()

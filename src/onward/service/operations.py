@@ -123,6 +123,7 @@ _TABLE: Final = (
     _whole("metrics.read", _P.READ, "Read metrics for Prometheus."),
     _whole("doctor.read", _P.READ, "Look for problems."),
     _whole("tick.run", _P.OPERATE, "Run maintenance and some jobs in the server.", changes=True),
+    _own("health.read", "Read whether the store answers."),
     _own("capabilities.read", "Read what the store can do."),
     _own("session.create", "Exchange a token for a session.", changes=True),
     _own("session.get", "Read the caller's own identity."),

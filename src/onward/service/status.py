@@ -32,6 +32,12 @@ MAX_TICK: Final = 300.0
 MAX_TICK_JOBS: Final = 10_000
 
 
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the store answers."""
+
+    ok: bool
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What the doctor has found."""
 
@@ -51,6 +57,11 @@ class Status:
     async def capabilities(self, identity: Identity) -> CapabilitiesView:
         """Read what the store can do."""
         return capabilities_view(self._store.core.capabilities)
+
+    @operation("health.read")
+    async def health(self, identity: Identity) -> Health:
+        """Read whether the store answers."""
+        return Health(ok=await self.is_ready())
 
     @operation("usage.read")
     async def usage(
