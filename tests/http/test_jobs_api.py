@@ -141,9 +141,7 @@ async def test_changes_by_filter_are_made_by_the_server_itself(client, app):  # 
 async def test_exports_are_safe_to_open(client, server):  # X6, S6
     http = await client("operator")
     formula = '=HYPERLINK("http://evil","x")'
-    await http.post(
-        f"{API}/jobs", json={"type": "send", "payload": {"to": formula, "password": CANARY}, "org_id": "a"}
-    )
+    await http.post(f"{API}/jobs", json={"type": "send", "payload": {"to": formula, "password": CANARY}, "org_id": "a"})
     await http.post("/api/jobs/tick")
     text = (await http.get(f"{API}/jobs/export", params={"format": "csv", "type": "send"})).text
     (row,) = csv.DictReader(io.StringIO(text))
@@ -247,11 +245,11 @@ async def test_a_plugin_has_permissions_and_records(app):  # S3, S5
     access = application.state.onward.services.access
     for role, orgs, expected in (("viewer", None, 403), ("operator", ("a",), 403), ("operator", None, 200)):
         token = (await access.create_token(ROOT, TokenRequest(name=role, role=role, orgs=orgs))).secret
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(application), base_url="http://localhost"
-        ) as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://localhost") as http:
             answer = await http.post(
-                "/api/v1/plugins/billing/refunds/o~2f7", json={"amount": 5}, headers={"Authorization": f"Bearer {token}"}
+                "/api/v1/plugins/billing/refunds/o~2f7",
+                json={"amount": 5},
+                headers={"Authorization": f"Bearer {token}"},
             )
             assert answer.status_code == expected
     assert answer.json() == {"id": "o/7", "amount": 5, "by": "token:operator"}

@@ -33,7 +33,7 @@ async def test_a_change_by_filter_is_stored_and_made_by_a_worker(app, services, 
     others = await enqueue(services, 3)
     select = Selection(filter=JobQuery(queue=("video",)))
     dry = await services.bulk.cancel(OPERATOR, Selection(filter=JobQuery(queue=("video",)), dry_run=True))
-    assert (dry.id, dry.status, dry.matching) == (None, "dry_run", 30)
+    assert (dry.id, dry.status, dry.matching) == (None, None, 30)
     clock.advance(timedelta(seconds=1))
     operation = await services.bulk.cancel(OPERATOR, select)
     assert (operation.matching, operation.status) == (30, JobStatus.PENDING)

@@ -9,7 +9,7 @@ from onward.engine.access import AuditQuery
 from onward.errors import Conflict, InvalidValue, JobNotFound, PermissionDenied, QueueNotFound
 from onward.service.identity import of_user
 from onward.service.scopes import covers, intersection
-from onward.service.values import EnqueueRequest, JobEdit, JobQuery, Selection
+from onward.service.values import EnqueueRequest, JobEdit, JobQuery, QueueSettingsChange, Selection
 from tests.service.conftest import ADMIN
 
 MINE = of_user("mine", role="admin", orgs=["mine"])
@@ -114,8 +114,10 @@ async def test_a_caller_limited_to_queues_sees_no_other_queue(services, theirs):
     assert [queue.name for queue in (await services.queues.list(MAIL)).items] == ["mail/a"]
     with pytest.raises(QueueNotFound):
         await services.queues.get(MAIL, "video")
-    with pytest.raises(PermissionDenied):
+    with pytest.raises(QueueNotFound):
         await services.queues.pause(MAIL, "video")
+    with pytest.raises(PermissionDenied):
+        await services.queues.configure(MAIL, "video", QueueSettingsChange(weight=2))
     await services.queues.pause(MAIL, "mail/a")
     assert (await services.queues.get(MAIL, "mail/a")).paused
 

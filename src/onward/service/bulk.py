@@ -70,7 +70,7 @@ class Bulk:
         frozen = None if narrowed is None else freeze(verb, narrowed, now, engine.capabilities)
         matching = 0 if frozen is None else await self._count(engine, verb, frozen)
         if selection.dry_run:
-            return BulkOperation(id=None, action=action, status="dry_run", matching=matching, actor=identity.actor)
+            return BulkOperation(id=None, action=action, status=None, matching=matching, actor=identity.actor)
         audit = record(identity, action, which=frozen or which)
         if frozen is None:
             # Nothing can match: there is nothing to run, and the request is on record all the same.

@@ -88,10 +88,10 @@ class Queues:
     async def _change(
         self, identity: Identity, action: str, name: str, change: QueueChange, fields: Sequence[str] | None = None
     ) -> QueueView:
-        if not sees_queue(identity, name):
-            raise PermissionDenied(f"queue {name} is out of the scope of {identity.actor}")
         if action != "queues.configure":
             await self._find(identity, name)  # pausing a mistyped name must not create a queue
+        elif not sees_queue(identity, name):
+            raise PermissionDenied(f"queue {name} is out of the scope of {identity.actor}")
         audit = record(identity, action, target=name, detail=None if fields is None else {"fields": fields})
         return queue_view(await (await self._store.engine()).configure(name, change, audit=audit))
 

@@ -168,9 +168,10 @@ class BulkOperation(msgspec.Struct, frozen=True, kw_only=True):
     """A change by filter, and how far it is."""
 
     id: str | None
-    """None: a dry run."""
+    """None: a dry run, or nothing could match."""
     action: str
-    status: JobStatus | Literal["dry_run"]
+    status: JobStatus | None
+    """None: a dry run."""
     matching: int
     """Jobs that matched when it was accepted."""
     changed: int = 0

@@ -52,7 +52,7 @@ async def logout(call: Call) -> Reply:
 
 def _cookie(call: Call, secret: str, age: int | None = None) -> str:
     scope = call.request.scope
-    path = scope.get("app_root_path", scope.get("root_path", "")) or "/"
+    path = scope.get("root_path", "") or "/"
     parts = [f"{COOKIE}={secret}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
     if call.request.url.scheme == "https":
         parts.append("Secure")
