@@ -237,15 +237,15 @@ class _Resource:
     def __init__(self, server: Server, methods: dict[str, Endpoint]) -> None:
         self._server = server
         self._methods = methods
-        self._allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+        head = ["HEAD"] if "GET" in methods and methods["GET"].has_head else []
+        self._allow = ", ".join(sorted({*methods, *head}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._server.run(scope, receive, send, self._answer)
 
     async def _answer(self, request: Request, exchange: Exchange) -> None:
-        # Every GET but a tick may be asked for its headers alone.
         found = self._methods.get("GET" if request.method == "HEAD" else request.method)
-        if found is None or (request.method == "HEAD" and found.operation.changes):
+        if found is None or (request.method == "HEAD" and not found.has_head):
             raise HttpError(
                 405,
                 "method-not-allowed",
@@ -320,10 +320,7 @@ async def _send(exchange: Exchange, found: Endpoint, value: Any) -> None:
         else:
             await exchange.reply(found.status, _encode(value))
     elif value.stream is not None:
-        if exchange.scope["method"] == "HEAD":
-            await exchange.reply(200, media_type=found.media_types[0])
-        else:
-            await value.stream(exchange.scope, exchange.receive, exchange.send)
+        await value.stream(exchange.scope, exchange.receive, exchange.send)
     else:
         status = value.status or found.status
         body = _encode(value.value) if value.text is None else value.text.encode()

@@ -85,6 +85,11 @@ class Endpoint:
     """Tells apart endpoints of one operation."""
 
     @property
+    def has_head(self) -> bool:
+        """Whether it can be asked for its headers alone: it changes nothing, and is no stream."""
+        return not self.operation.changes and self.media_types == (JSON,)
+
+    @property
     def operation_id(self) -> str:
         """Its name in the OpenAPI document."""
         return self.operation.name + self.id_suffix

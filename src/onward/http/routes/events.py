@@ -53,16 +53,24 @@ async def stream_events(call: Call) -> Reply:
             remedy="close one, or share it",
             headers={"Retry-After": "10"},
         )
-    events = await call.services.events.stream(call.identity, queues=query.queue, types=query.type, cursor=cursor)
+
+    def leave() -> None:
+        counts[who] -= 1
+        if not counts[who]:
+            del counts[who]
+
+    counts[who] += 1  # before anything is awaited: others are counted meanwhile
+    try:
+        events = await call.services.events.stream(call.identity, queues=query.queue, types=query.type, cursor=cursor)
+    except BaseException:
+        leave()
+        raise
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
-        counts[who] += 1
         try:
             await _send(call.services, call.identity, events, receive, send)
         finally:
-            counts[who] -= 1
-            if not counts[who]:
-                del counts[who]
+            leave()
 
     return Reply(stream=stream)
 
