@@ -1681,7 +1681,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "single producer: what a queue is told is not heeded",
-        Edit(f"{_PG}/engine.py", "        self._single_producer = None\n        return info", "        return info"),
+        Edit(f"{_PG}/engine.py", "        self._single_producer = None\n        (info,)", "        (info,)"),
         f"{_OF_PG}/test_single_producer.py",
     ),
     _on_postgres(
@@ -1758,9 +1758,9 @@ POSTGRES: Final = (
         "rights: a policy that is there is made again",
         Edit(
             _GRANTS,
-            "continue when exists (select from pg_policy where",
+            "continue when exists (select from pg_policy where polrelid = part and",
             "execute format('drop policy if exists %I on %s', format('worker_%s_%s', whose, role)::name, part);\n"
-            "    continue when exists (select from pg_policy where",
+            "    continue when exists (select from pg_policy where polrelid = part and",
         ),
         _SQL_API,
     ),
@@ -1781,7 +1781,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rights: leave to work is waited for as long as it takes",
-        Edit(_GRANTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
+        Edit(
+            _GRANTS,
+            "set lock_timeout = '500ms'\nas $$\ndeclare\n  own_schema",
+            "set lock_timeout = 0\nas $$\ndeclare\n  own_schema",
+        ),
         _SQL_API,
     ),
     _on_postgres(
@@ -3149,6 +3153,164 @@ ACCESS: Final = (
         "access: records are removed before thirty days have passed",
         (Edit(f"{_PY}/access.py", "max(keep_audit, MIN_AUDIT_RETENTION)", "keep_audit"),),
         (f"{_ACCESS_TESTS}::test_no_retention_removes_records_of_the_last_thirty_days",),
+    ),
+    *[
+        Mutant(
+            f"{engine} access: the record of a change is not in its transaction",
+            (Edit(f"engines/{engine}/engine.py", old, new),),
+            (f"{_ACCESS_TESTS}::test_there_is_no_change_without_a_record",),
+            engine=engine,
+        )
+        for engine, old, new in (
+            (
+                "postgres",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "pgboss",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "pgmq",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "bullmq",
+                (
+                    "        is_new = await self.run_plan(access.record(self.keys, replace(audit, count=None)))\n"
+                    "        result = await change()\n"
+                ),
+                (
+                    "        result = await change()\n"
+                    "        is_new = await self.run_plan(access.record(self.keys, replace(audit, count=None)))\n"
+                ),
+            ),
+        )
+    ],
+    *[
+        Mutant(
+            f"{engine} access: the filter by organisations is ignored",
+            (Edit(f"engines/{engine}/{file}", old, new),),
+            (f"{_ACCESS_TESTS}::test_a_change_by_organisations_reaches_no_further_than_a_list",),
+            engine=engine,
+        )
+        for engine, file, old, new in (
+            ("postgres", "filters.py", 'self.add("org_id = any ({}::text[])", list(which.orgs))', "pass"),
+            ("pgboss", "filters.py", "if which.orgs is not None:", "if which.orgs is None and which.orgs:"),
+            ("pgmq", "queries.py", 'self.add("org_id = any ({}::text[])", list(which.orgs))', "pass"),
+            ("bullmq", "queries.py", "        and (which.orgs is None or job.org_id in which.orgs)\n", ""),
+        )
+    ],
+    *[
+        Mutant(
+            f"{engine} access: {name}",
+            (Edit(file, old, new),),
+            (f"{_ACCESS_TESTS}::{test}",),
+            engine=engine,
+        )
+        for engine, name, file, old, new, test in (
+            (
+                "pgboss",
+                "the digest of a session is not compared",
+                "pg/sql/session_find.sql",
+                "where s.digest = $1::text",
+                "where $1::text is not null",
+                "test_a_session_is_found_by_its_digest_alone",
+            ),
+            (
+                "postgres",
+                "a revoked token is still found valid",
+                "pg/sql/token_revoke.sql",
+                "set revoked_at = coalesce($1::timestamptz, clock_timestamp())",
+                "set revoked_at = nullif($1::timestamptz, $1::timestamptz)",
+                "test_a_revoked_token_is_invalid_and_its_sessions_end",
+            ),
+            (
+                "pgmq",
+                "a revoked token gets a session",
+                "pg/sql/session_add.sql",
+                " and revoked_at is null",
+                "",
+                "test_a_revoked_token_gets_no_session",
+            ),
+            (
+                "pgmq",
+                "records are removed before thirty days have passed",
+                "pg/sql/audit_prune.sql",
+                "greatest($2::interval, interval '30 days')",
+                "$2::interval",
+                "test_no_retention_removes_records_of_the_last_thirty_days",
+            ),
+            (
+                "bullmq",
+                "a revoked token is still found valid",
+                "engines/bullmq/lua/token_revoke.lua",
+                "  is_new = call('HSETNX', KEYS[2], ARGV[5], int_string(micros))",
+                "  is_new = 1",
+                "test_a_revoked_token_is_invalid_and_its_sessions_end",
+            ),
+            (
+                "bullmq",
+                "a revoked token gets a session",
+                "engines/bullmq/lua/session_add.lua",
+                " or call('HEXISTS', KEYS[2], ARGV[5]) == 1",
+                "",
+                "test_a_revoked_token_gets_no_session",
+            ),
+            (
+                "bullmq",
+                "records are removed before thirty days have passed",
+                "engines/bullmq/access.py",
+                "max(keep_audit, MIN_AUDIT_RETENTION)",
+                "keep_audit",
+                "test_no_retention_removes_records_of_the_last_thirty_days",
+            ),
+        )
+    ],
+    Mutant(
+        "postgres access: the server's role may prune records of the last thirty days",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "greatest(kept, interval '30 days')", "kept"),),
+        ("tests/engines/postgres/test_sql_api.py::test_a_server_cannot_prune_records_of_the_last_thirty_days",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: workers may read tokens",
+        (
+            Edit(
+                "engines/postgres/migrations/0013_grants.sql",
+                "relname not in ('token', 'session', 'audit', 'audit_no_seq') and",
+                "relname not in ('session', 'audit', 'audit_no_seq') and",
+            ),
+        ),
+        ("tests/engines/postgres/test_sql_api.py::test_a_role_may_do_what_it_was_allowed_and_nothing_else",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: the server's role may change records",
+        (
+            Edit(
+                "engines/postgres/migrations/0013_grants.sql",
+                "grant select, insert on onward.audit to",
+                "grant select, insert, update, delete on onward.audit to",
+            ),
+        ),
+        ("tests/engines/postgres/test_sql_api.py::test_a_role_may_do_what_it_was_allowed_and_nothing_else",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: audited enqueues are written one by one",
+        (
+            Edit(
+                "engines/postgres/engine.py",
+                "return await self._audited_coalescers.current().enqueue(audited_jobs)",
+                "return await self._enqueue_audited_now(audited_jobs)",
+            ),
+        ),
+        ("tests/engines/postgres/test_audited_enqueue.py",),
+        engine="postgres",
     ),
 )
 

@@ -72,16 +72,19 @@ def record(transaction: Transaction, records: Sequence[AuditRecord]) -> int:
 
 def audit(transaction: Transaction, query: AuditQuery, cursor: str | None, limit: int) -> Page[AuditRecord]:
     """List records, the newest first."""
-    named = {
-        "before_no": None if cursor is None else read_cursor(cursor),
-        "actor": query.actor,
-        "action": query.action,
-        "target": query.target,
-        "after": _micros(query.after),
-        "before": _micros(query.before),
-        "limit": limit + 1,
+    conditions = {
+        "no < :cursor": None if cursor is None else read_cursor(cursor),
+        "actor = :actor": query.actor,
+        "action = :action": query.action,
+        "target = :target": query.target,
+        "at > :after": _micros(query.after),
+        "at < :before": _micros(query.before),
     }
-    rows = transaction.execute(SQL.audit, named).fetchall()
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    rows = transaction.connection.execute(
+        f"{SQL.audit} where {' and '.join(given) or 'true'} order by no desc limit :limit",
+        {condition.partition(":")[2]: value for condition, value in given.items()} | {"limit": limit + 1},
+    ).fetchall()
     shown = rows[:limit]
     return Page(items=tuple(map(_record_of, shown)), next_cursor=str(shown[-1][0]) if len(rows) > limit else None)
 
