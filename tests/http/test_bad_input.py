@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import msgspec
-import pytest
 
 from onward import App, JobStatus
 from onward.errors import StoreUnavailable

@@ -78,7 +78,9 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def stream(http: httpx.AsyncClient, headers: dict[str, str] | None = None, **params: Any) -> AsyncIterator[Stream]:
+async def stream(
+    http: httpx.AsyncClient, headers: dict[str, str] | None = None, **params: Any
+) -> AsyncIterator[Stream]:
     async with http.stream("GET", f"{API}/events", params=params, headers=headers) as answer:
         assert answer.status_code == 200, await answer.aread()
         yield Stream(answer)
@@ -93,7 +95,7 @@ async def test_events_are_streamed_and_resumed_in_the_callers_scope(running: Run
                 body = {"type": "send", "payload": {"to": "x", "password": CANARY}, "org_id": org}
                 await root.post(f"{API}/jobs", json=body)
             await root.post(f"{API}/tick")
-            seen = []
+            seen: list[dict[str, Any]] = []
             while sum(event["event"] in {"completed", "failed"} for event in seen) < 4:
                 event = await everything.next()
                 assert event is not None

@@ -243,8 +243,13 @@ async def test_a_plugin_has_permissions_and_records(app):  # S3, S5
     app.add_plugin(plugin)
     application = asgi(app)
     access = application.state.onward.services.access
-    for role, orgs, expected in (("viewer", None, 403), ("operator", ("a",), 403), ("operator", None, 200)):
-        token = (await access.create_token(ROOT, TokenRequest(name=role, role=role, orgs=orgs))).secret
+    answer = httpx.Response(500)
+    for request, expected in (
+        (TokenRequest(name="viewer", role="viewer"), 403),
+        (TokenRequest(name="limited", role="operator", orgs=("a",)), 403),
+        (TokenRequest(name="operator", role="operator"), 200),
+    ):
+        token = (await access.create_token(ROOT, request)).secret
         async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://localhost") as http:
             answer = await http.post(
                 "/api/v1/plugins/billing/refunds/o~2f7",

@@ -199,12 +199,16 @@ async def test_guessing_is_slowed_down(app: App):  # S7
 async def test_the_access_log_is_one_escaped_line_without_queries(client, caplog):  # X6
     import json  # noqa: PLC0415
 
+    from onward.worker.log_format import JsonFormatter, TextFormatter  # noqa: PLC0415
+
     caplog.set_level("INFO", "onward.http.access")
     http = await client("admin")
     await http.get(f"{API}/queues/a~0a~1b%0aFAKE?pattern=secret")
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "onward.http.access"]
-    assert "\n" not in line
-    assert "\x1b" not in line
+    (written,) = [record for record in caplog.records if record.name == "onward.http.access"]
+    for form in (JsonFormatter(), TextFormatter()):
+        assert "\n" not in form.format(written)
+        assert "\x1b" not in form.format(written)
+    line = JsonFormatter().format(written)
     logged = json.loads(line)
     assert (logged["status"], logged["method"]) == (400, "GET")
     assert logged["actor"].startswith("token:test-admin")

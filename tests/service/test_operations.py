@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ SCOPES: list[dict[str, list[str]]] = [{}, {"orgs": ["a"]}, {"queues": ["mail/*"]
 
 
 async def test_a_caller_is_refused_by_the_table_before_anything_else(services):  # S3
-    by_name = {
+    by_name: dict[str, Any] = {
         method.operation.name: method
         for service in vars(services).values()
         for _, method in inspect.getmembers(service, callable)

@@ -1,11 +1,10 @@
-"""The access log: one line of JSON a request, with everything escaped (X6). No queries, bodies or credentials."""
+"""The access log: one line a request, its facts as fields of the record (X6). No queries, bodies or credentials."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 
@@ -13,14 +12,14 @@ if TYPE_CHECKING:
     from onward.http.application import Exchange
 
 log = logging.getLogger("onward.http.access")
-_LONGEST = 500
+_LONGEST: Final = 500
 
 
 def write_access_log(request: Request, exchange: Exchange) -> None:
     """Write the line of a request that is over."""
     if not log.isEnabledFor(logging.INFO):
         return
-    line = {
+    facts = {
         "method": request.method[:20],
         "path": str(request.scope.get("path", ""))[:_LONGEST],
         "status": exchange.status,
@@ -29,4 +28,4 @@ def write_access_log(request: Request, exchange: Exchange) -> None:
         "peer": request.client.host if request.client else "",
         "request_id": exchange.request_id,
     }
-    log.info("%s", json.dumps(line, ensure_ascii=True))
+    log.info("request", extra=facts)

@@ -41,7 +41,7 @@ async def test_processes_that_write_without_a_pause_get_fair_shares(engine, bare
         for writer in writers:
             writer.send("begin")
         (behind,) = bare.execute("select max(seq) from onward_job").fetchone()
-        while bare.execute("select max(seq) from onward_job").fetchone()[0] < behind + 600:  # noqa: ASYNC110 - other processes write
+        while bare.execute("select max(seq) from onward_job").fetchone()[0] < behind + 600:
             await asyncio.sleep(0.05)
         (last,) = bare.execute("select max(seq) from onward_job").fetchone()
         for writer in writers:
