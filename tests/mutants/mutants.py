@@ -3314,7 +3314,222 @@ ACCESS: Final = (
     ),
 )
 
+SERVICE: Final = "tests/service"
+HTTP_TESTS: Final = "tests/http"
+SERVER: Final = (
+    Mutant(
+        "service: a permission is not checked",
+        (
+            Edit(
+                "service/operations.py",
+                "if operation.permission is not None and operation.permission not in identity.permissions:",
+                "if False:",
+            ),
+        ),
+        (f"{SERVICE}/test_operations.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: a limited caller may ask about the whole store",
+        (
+            Edit(
+                "service/operations.py",
+                "scope.orgs is not None and operation.orgs is Scoped.REFUSED) or (",
+                "False) or (",
+            ),
+        ),
+        (f"{SERVICE}/test_operations.py",),
+    ),
+    Mutant(
+        "service: organisations do not narrow a filter",
+        (
+            Edit(
+                "service/scopes.py",
+                "which = msgspec.structs.replace(which, orgs=allowed)",
+                "pass",
+            ),
+        ),
+        (f"{SERVICE}/test_scopes.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: queues do not narrow a filter",
+        (Edit("service/scopes.py", "which = msgspec.structs.replace(which, queues=both)", "pass"),),
+        (f"{SERVICE}/test_scopes.py",),
+    ),
+    Mutant(
+        "service: one job is found whoever asks",
+        (
+            Edit(
+                "service/jobs.py",
+                "if job is None or not sees(identity, job.queue, job.org_id):",
+                "if job is None:",
+            ),
+        ),
+        (f"{SERVICE}/test_scopes.py",),
+    ),
+    Mutant(
+        "service: a dedupe key finds another organisation's job",
+        (Edit("service/new_jobs.py", 'prefix = "" if orgs is None else', 'prefix = "" if True else'),),
+        (f"{SERVICE}/test_scopes.py::test_a_key_of_another_organisation_finds_nothing",),
+    ),
+    Mutant(
+        "service: a job is shown unredacted",
+        (
+            Edit(
+                "service/jobs.py",
+                "return self._store.redactor.job(await self._find(identity, name))",
+                "return await self._find(identity, name)",
+            ),
+        ),
+        (f"{SERVICE}/test_redaction.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: secrets show in error texts",
+        (Edit("service/redaction.py", "last_error=text(job.last_error),", "last_error=job.last_error,"),),
+        (f"{SERVICE}/test_redaction.py",),
+    ),
+    Mutant(
+        "service: a dedupe key shows the payload",
+        (Edit("service/redaction.py", "dedupe_key=self._dedupe_key(job, keys, text),", "dedupe_key=job.dedupe_key,"),),
+        (f"{SERVICE}/test_redaction.py",),
+    ),
+    Mutant(
+        "service: to reveal leaves no record",
+        (
+            Edit(
+                "service/jobs.py",
+                "await (await self._store.engine()).record_audit("
+                'record(identity, "jobs.reveal", target=str(job.ref), count=1))',
+                "pass",
+            ),
+        ),
+        (f"{SERVICE}/test_redaction.py::test_to_reveal_is_a_permission_and_leaves_a_record",),
+    ),
+    Mutant(
+        "service: a cancellation leaves no record",
+        (
+            Edit(
+                "service/jobs.py",
+                "cancel(which, reason=reason, limit=1, audit=audit)",
+                "cancel(which, reason=reason, limit=1)",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_rules.py::test_every_change_leaves_exactly_one_record",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: a revoked token is valid",
+        (Edit("service/access.py", "if token.revoked_at is not None or (", "if ("),),
+        (f"{SERVICE}/test_access.py",),
+    ),
+    Mutant(
+        "service: an idle session stays",
+        (
+            Edit(
+                "service/access.py",
+                "if now >= session.expires_at or now - session.last_seen_at >= self._idle:",
+                "if now >= session.expires_at:",
+            ),
+        ),
+        (f"{SERVICE}/test_access.py",),
+    ),
+    Mutant(
+        "service: a change by filter can be replayed by anybody",
+        (Edit("service/jobs.py", "        refuse_reserved(self._store, job)\n", ""),),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: the filter is not frozen",
+        (
+            Edit(
+                "bulk_operation.py",
+                'frozen = {"created_before": now if which',
+                'frozen = {"created_before": which.created_before if which',
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a continued run forgets its count",
+        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "http: a cookie alone suffices",
+        (
+            Edit(
+                "http/authentication.py",
+                "            check_origin(request)\n            return identity",
+                "            return identity",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_security.py::test_a_change_by_cookie_must_come_from_a_page_of_ours",),
+        in_ci=True,
+    ),
+    Mutant(
+        "http: any host is answered",
+        (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),
+    ),
+    Mutant(
+        "http: a proxy is believed from anywhere",
+        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a tick runs by cookie",
+        (Edit("http/routes/status.py", "bearer_only=True", "bearer_only=False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_session_ends_by_logging_out",),
+    ),
+    Mutant(
+        "http: a body of any size is read",
+        (Edit("http/bodies.py", "                if size > limit:", "                if False:"),),
+        (f"{HTTP_TESTS}/test_bad_input.py::test_a_body_that_is_too_large_is_refused_while_it_is_read",),
+    ),
+    Mutant(
+        "http: a change stops with its client",
+        (
+            Edit(
+                "http/application.py",
+                "return await asyncio.shield(asyncio.ensure_future(found.handle(call)))",
+                "return await found.handle(call)",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_rules.py::test_a_change_is_finished_and_recorded_when_the_client_goes_away",),
+    ),
+    Mutant(
+        "http: a cell is a formula",
+        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (f"{HTTP_TESTS}/test_jobs_api.py",),
+    ),
+    Mutant(
+        "http: a revoked token keeps its streams",
+        (Edit("http/routes/events.py", "if not await services.access.is_valid(identity):  # S2", "if False:  # S2"),),
+        (f"{HTTP_TESTS}/test_events_api.py::test_revoking_a_token_ends_its_streams",),
+    ),
+    Mutant(
+        "http: a server listens anywhere without TLS",
+        (Edit("http/binding.py", "if not has_tls and not behind_proxy:", "if False:"),),
+        (f"{HTTP_TESTS}/test_serve.py::test_no_server_is_open_by_accident",),
+        in_ci=True,
+    ),
+    Mutant(
+        "tick: it goes on after its time",
+        (
+            Edit(
+                "worker/one_shot.py",
+                "        self._is_timed_out = True\n        self._stop()",
+                "        self._is_timed_out = True",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_jobs_api.py::test_a_tick_is_bounded_in_time",),
+    ),
+)
+
 MUTANTS: Final = (
+    *SERVER,
     *ACCESS,
     *PROCESSES,
     *SQLITE_FILES,
