@@ -179,3 +179,30 @@ async def test_a_head_that_takes_too_long_is_given_up(monkeypatch):  # S7
         await serving_task
         listener.close()
         await app.close()
+
+
+def test_verbs_of_the_command_line_leave_records(folder: Path):  # S5
+    id = onward(folder, "enqueue", "add", "--delay", "1h").strip()
+    for arguments in (
+        ("jobs", "cancel", id),
+        ("jobs", "replay", id),
+        ("jobs", "delete", "--type", "add", "--yes"),
+        ("queues", "pause", "default"),
+        ("queues", "configure", "default", "--weight", "2"),
+        ("schedules", "set", "nightly", "add", "--cron", "0 3 * * *"),
+        ("schedules", "delete", "nightly", "--yes"),
+    ):
+        onward(folder, *arguments)
+    records = json.loads(onward(folder, "audit", "--json"))["records"]
+    assert [(one["action"], one["count"]) for one in reversed(records)] == [
+        ("jobs.cancel", 1),
+        ("jobs.replay", 1),
+        ("jobs.delete", 1),
+        ("queues.pause", 1),
+        ("queues.configure", 1),
+        ("schedules.set", 1),
+        ("schedules.delete", 1),
+    ]
+    assert records[-1]["target"] == f"default:{id}"
+    assert '"types":["add"]' in records[-3]["filter"]
+    assert all(one["actor"].startswith("cli:") for one in records)

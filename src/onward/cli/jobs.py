@@ -150,7 +150,7 @@ def _json(value: Any) -> str:
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.cancel")
 async def cancel(
     app: App,
     job_filter: JobFilter,
@@ -173,7 +173,7 @@ async def cancel(
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.replay")
 async def replay(
     app: App,
     job_filter: JobFilter,
@@ -195,7 +195,7 @@ async def replay(
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.delete")
 async def delete(
     app: App,
     job_filter: JobFilter,

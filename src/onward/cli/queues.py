@@ -55,7 +55,7 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.pause")
 async def pause(
     app: App,
     queue: PatternArgument,
@@ -71,7 +71,7 @@ async def pause(
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.resume")
 async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json: JsonOption = False) -> None:
     """Go on with a paused queue."""
     names = [name for name, paused in (await _select(app, queue, create=False)).items() if paused]
@@ -81,7 +81,7 @@ async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json:
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.configure")
 async def configure(
     app: App,
     queue: PatternArgument,

@@ -56,7 +56,7 @@ async def show(
 
 
 @schedules.command("set")
-@on_app(creates_store=True)
+@on_app(creates_store=True, action="schedules.set")
 async def set_schedule(
     app: App,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
@@ -95,7 +95,7 @@ async def set_schedule(
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.pause")
 async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Let no turn come until it is resumed."""
     await _find(app, name)
@@ -103,7 +103,7 @@ async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.resume")
 async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Go on with the next turn from now."""
     await _find(app, name)
@@ -111,7 +111,7 @@ async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.run")
 async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Enqueue its job now, besides its turns, and write the job's id."""
     await _find(app, name)
@@ -123,7 +123,7 @@ async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.delete")
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Remove a schedule. The jobs that it made stay."""
     await _find(app, name)
