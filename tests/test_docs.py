@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward import App
+from onward.service.operations import OPERATIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -46,3 +47,12 @@ def test_the_first_screen_has_an_example_of_fifteen_lines_and_both_commands() ->
     assert "make demo" in first_screen
     assert "make test" in first_screen
     assert len(_BLOCK.findall(text)[0].splitlines()) <= 15
+
+
+def test_the_documentation_has_the_table_of_operations() -> None:  # S3
+    page = (ROOT / "docs" / "explain" / "http.md").read_text()
+    rows = [
+        f"| `{one.name}` | {one.permission or 'none'} | {'yes' if one.changes else 'no'} | {one.orgs} | {one.queues} |"
+        for one in OPERATIONS.values()
+    ]
+    assert [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6] == rows

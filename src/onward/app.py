@@ -20,7 +20,7 @@ from onward.config import DEFAULT_LEASE, Config, url_from
 from onward.connection import Connection
 from onward.context import JobContext, Middleware
 from onward.control_flow import as_duration
-from onward.core import Core
+from onward.core import Core, Plugin
 from onward.cron import trigger_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import CheckedEngine
@@ -88,6 +88,7 @@ class App:
         unknown_task_grace: timedelta | float = UNKNOWN_TASK_GRACE,
         unknown_fields: UnknownFields | None = None,
         events: Literal["all", "on_demand"] | None = None,
+        redact: Iterable[str] = (),
     ) -> None:
         """Set up an App; nothing is connected to yet.
 
@@ -106,6 +107,8 @@ class App:
                 the run fail (``refuse``); ``ignore`` on foreign stores, ``refuse`` on others unless given.
             events: ``all`` records events also while no one listens, from now on and for every App on this store;
                 ``on_demand`` takes that back. BullMQ always records them.
+            redact: names of keys whose values the server and the dashboard do not show, besides the usual ones
+                (password, secret, token, …): ``iban`` also hides ``customer_iban`` and ``customerIban`` (S6).
         """
         if engine is None:
             url = url or url_from()
@@ -121,6 +124,7 @@ class App:
             max_crashes=max_crashes,
             unknown_tasks=unknown_tasks,
             unknown_task_grace=as_duration("unknown_task_grace", unknown_task_grace),
+            redact=tuple(redact),
         )
         checked = CheckedEngine(engine, max_payload=max_payload)
         self._unknown_fields: UnknownFields = unknown_fields or (
@@ -202,6 +206,7 @@ class App:
         aliases: Mapping[str, str] | None = None,
         whole_payload: bool = False,
         catch_all: bool = False,
+        redact: Iterable[str] = (),
     ) -> TaskDecorator: ...
 
     def task(
@@ -224,6 +229,7 @@ class App:
         aliases: Mapping[str, str] | None = None,
         whole_payload: bool = False,
         catch_all: bool = False,
+        redact: Iterable[str] = (),
     ) -> Any:
         """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -248,6 +254,8 @@ class App:
             aliases: the payload's keys for arguments whose names differ, such as ``{"sender": "from"}``.
             whole_payload: the function's one argument is the payload itself: a string, an array, a number or null too.
             catch_all: also run jobs of the queue whose names no task has; ``context.type`` is the job's name.
+            redact: names of keys of its payload and result whose values are not shown, as ``App(redact=…)``; ``*``
+                hides all of both.
 
         Raises:
             InvalidValue: the function or an option is not such as can be kept.
@@ -267,6 +275,7 @@ class App:
             aliases=dict(aliases or {}),
             whole_payload=whole_payload,
             catch_all=catch_all,
+            redact=tuple(redact),
         )
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
@@ -406,6 +415,16 @@ class App:
         if self._webhooks is None:
             self._webhooks = Deliveries(self._add, max_bytes=self._core.max_payload // 2)
         return self._webhooks.declare(webhook)
+
+    def add_plugin(self, plugin: Plugin) -> None:
+        """Add routes and commands of your own to the server and the command line: see ``onward.service.plugins``.
+
+        Raises:
+            InvalidValue: another plug-in has that name.
+        """
+        if any(known.name == plugin.name for known in self._core.plugins):
+            raise InvalidValue("plugin", plugin.name, "is added twice, or another plug-in has that name")
+        self._core.plugins.append(plugin)
 
     def _relays(self, holder: str) -> list[Relay]:
         from onward.worker.webhook_relay import Relay  # noqa: PLC0415 - as for the worker
@@ -580,7 +599,7 @@ class App:
         }
         return Worker(
             core.engine,
-            core.handlers,
+            {name: core.handlers[name] for name in core.tasks} if options.get("tasks") else core.handlers,
             WorkerSettings(**settings),
             middleware=self.middleware,
             declared=core.declared,
@@ -592,17 +611,19 @@ class App:
         """Run jobs until cancelled: then outcomes of finished runs are stored, and all other jobs released."""
         await self.worker(**options).run()
 
-    async def tick(self, limit: int = 100) -> TickReport:
+    async def tick(self, limit: int = 100, *, timeout: timedelta | float | None = None) -> TickReport:
         """Do in one call what a worker does all the time (H7), for a serverless host or a plain cron.
 
         Fires schedules, promotes due jobs, rescues jobs of dead workers, then claims at most ``limit`` jobs, runs them
-        in this process and records how they ended.
+        in this process and records how they ended. After ``timeout`` it claims nothing more, cancels the handlers that
+        still run, and releases their jobs; a plain ``def`` cannot be stopped, and its thread is left to end by itself.
 
         Raises:
             StoreMisconfigured: the server would lose jobs. Nothing was done.
         """
+        seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
         await self.open()
-        return await self._core.ticker().tick(limit, queues=self._own_queues())
+        return await self._core.ticker().tick(limit, queues=self._own_queues(), timeout=seconds)
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # On a foreign store, a job that this app has no task for may be meant for another program's worker.

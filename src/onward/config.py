@@ -38,6 +38,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Whether workers put back a job whose task they do not have, or fail it at once (O8)."""
     unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE
     """How long such a job is put back before it fails."""
+    redact: tuple[str, ...] = ()
+    """Keys whose values are not shown, besides the usual ones (S6)."""
 
     def __repr__(self) -> str:
         """Show the settings; the URL without its secrets."""
@@ -49,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         validation.check_at_least("max_payload", self.max_payload, 1)
         validation.check_at_least("max_crashes", self.max_crashes, 1)
         validation.check_unknown_tasks(self.unknown_tasks, self.unknown_task_grace)
+        validation.check_redact(self.redact)
         if self.lease < timedelta(seconds=1):
             raise InvalidValue("lease", self.lease, "must be at least a second")
 

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from onward import bulk_operation
 from onward.arguments import nearest
 from onward.clock import Clock
 from onward.config import Config
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class Plugin(Protocol):
+    """What an application adds to the server and the command line: an ``onward.service.plugins.Plugin``."""
+
+    name: str
+
+
 class Core:
     """The inside of an App."""
 
@@ -50,11 +57,13 @@ class Core:
         self.producer: Producer = engine
         """Where new jobs are stored: the engine, or what a test has put before it."""
         self.tasks: dict[str, Task[..., Any]] = {}
-        self.handlers: dict[str, Handler] = {}
+        self.handlers: dict[str, Handler] = {bulk_operation.TYPE: bulk_operation.handler_on(engine)}
+        """By type: those of the tasks, and Onward's own (A5)."""
         self.catch_all: dict[str, Handler] = {}
         """The handlers of jobs whose names no task has, by the pattern of their queue."""
         self.schedules: dict[str, Callable[[], Schedule]] = {}
         """The schedules that the code declares, by name; made when they are needed."""
+        self.plugins: list[Plugin] = []
         self.results = Results(engine, self.open)
         self._is_open = False
         self._opening = threading.Lock()

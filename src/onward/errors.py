@@ -17,6 +17,9 @@
     │   ├── JobFailed         failed, or a dead letter
     │   ├── JobCancelled
     │   └── JobExpired        cancelled, because it had not started by ``start_by``
+    ├── NotAuthenticated      the server does not know the caller: no credential, or one that is not valid
+    ├── Conflict              the job or batch is not in a status for this; nothing was changed
+    ├── PermissionDenied      the caller may not do this, or not here
     ├── ClaimLost             the caller no longer holds the job it wanted to finish
     ├── WrongIsolation        the caller's transaction is too strict to complete a job in it; nothing was written
     ├── Unsupported           the engine cannot do what was asked; nothing was written
@@ -139,6 +142,22 @@ class BatchNotFound(NotFound):
 
 class TaskNotFound(NotFound):
     """The App has no task of that name."""
+
+
+class Conflict(OnwardError):
+    """What was asked for cannot be done in the present status. Nothing was changed."""
+
+
+class NotAuthenticated(OnwardError):
+    """The server does not know the caller. The message never says which part of a credential was wrong."""
+
+
+class PermissionDenied(OnwardError):
+    """The caller may not do this, or not with these jobs. Nothing was done."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        self.remedy = remedy
+        super().__init__(message)
 
 
 class JobError(OnwardError):

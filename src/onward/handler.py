@@ -58,6 +58,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the function's one argument is the payload itself, whatever JSON value that is."""
     catch_all: bool = False
     """Whether it also runs jobs of its queue whose names no task has."""
+    redact: tuple[str, ...] = ()
+    """Keys of the payload and the result whose values are not shown; ``*``: all of both (S6)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
@@ -74,6 +76,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue("on_crash", self.on_crash, "must be 'dead_letter', 'retry', 'fail' or 'hold'")
         if self.unknown_fields not in (None, "ignore", "refuse"):
             raise InvalidValue("unknown_fields", self.unknown_fields, "must be 'ignore' or 'refuse'")
+        validation.check_redact(self.redact)
         for kind, backoff in self.retry.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise InvalidValue("retry", kind, "must have classes of exceptions as keys")

@@ -193,6 +193,13 @@ def check_delay(delay: timedelta) -> timedelta:
     return delay
 
 
+def check_retention(field: str, kept: timedelta) -> timedelta:
+    """Refuse a negative retention, or one that no store could subtract from a time."""
+    if not isinstance(kept, timedelta) or not timedelta(0) <= kept <= _LONGEST_DELAY:
+        raise InvalidValue(field, kept, "must be a timedelta between zero and a hundred years")
+    return kept
+
+
 def check_moment(field: str, moment: datetime) -> datetime:
     """Refuse a moment without a time zone: it would mean something else on another machine."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
@@ -233,6 +240,15 @@ def one_of(field: str, words: type[Word], word: str) -> Word:
         return words(word)
     except ValueError:
         raise InvalidValue(field, word, f"must be one of {', '.join(words)}") from None
+
+
+def check_redact(names: tuple[str, ...]) -> None:
+    """Refuse names of keys to redact that match no key, or that came as one string."""
+    for name in names:
+        if not isinstance(name, str) or (name != "*" and not re.search(r"[^\W_]", name)):
+            raise InvalidValue("redact", name, "must be names of keys, such as ['iban', 'birth_date']")
+    if len(names) > 1 and all(len(name) == 1 for name in names):
+        raise InvalidValue("redact", "".join(names), "must be a list of names, not one string")
 
 
 def check_text(field: str, text: str) -> str:

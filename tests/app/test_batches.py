@@ -131,11 +131,11 @@ async def test_progress_is_told_as_it_is_made(mill: App):
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(watch())
         for _ in range(3):
-            while len(told) != len({*told}) or not told:  # noqa: ASYNC110 - told of elsewhere
+            while len(told) != len({*told}) or not told:
                 await asyncio.sleep(0.01)
             before = len(told)
             await mill.tick(limit=1)
-            while len(told) == before:  # noqa: ASYNC110
+            while len(told) == before:
                 await asyncio.sleep(0.01)
     assert told == [0, 33, 66, 100]
 

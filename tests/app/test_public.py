@@ -19,7 +19,8 @@ NOT_OURS = (
     "Any AsyncGenerator Awaitable Callable Collection Concatenate Coroutine Generator Iterable Literal Mapping None "
     "Sequence Unpack TimeoutError SSLContext False True "
     # type variables, and what is returned and not named by users
-    "P R T Self UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
+    "Plugin P R T Self "
+    "UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
     # aliases whose members are all public
     "CrashPolicy "
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
@@ -38,7 +39,8 @@ NAMES = """\
     WorkerInfo WorkerOptions WrongIsolation __version__ events
 """
 MEMBERS = {
-    App: "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "
+    App: "add_plugin "
+    "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "
     "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
     Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
     JobHandle: "enqueue_status id info is_new ref result watch",

@@ -145,7 +145,7 @@ async def test_when_nobody_waits_nothing_watches(app: App):
     handle = await pay.enqueue()
     wait = asyncio.create_task(handle.result())
     async with asyncio.timeout(10):
-        while not (watching := _watching()):  # noqa: ASYNC110 - told of nowhere
+        while not (watching := _watching()):
             await asyncio.sleep(0)
     wait.cancel()
     await asyncio.wait([wait, *watching])
@@ -186,7 +186,7 @@ async def test_who_comes_while_the_watch_for_another_ends_is_not_forgotten(app: 
 
 
 async def _is_watched(app: App, handle: JobHandle[int]) -> None:
-    while handle.ref not in app._core.results._watcher()._waiting:  # noqa: ASYNC110 - it is about to be
+    while handle.ref not in app._core.results._watcher()._waiting:
         await asyncio.sleep(0)
 
 
@@ -268,7 +268,7 @@ async def test_a_wait_for_a_result_ends_when_the_app_is_closed(app: App):
     waiting = asyncio.create_task(handle.result())
     await asyncio.sleep(0)
     watcher = app._core.results._watcher()
-    while not watcher._waiting:  # noqa: ASYNC110 - it has begun to wait
+    while not watcher._waiting:
         await asyncio.sleep(0)
     await app.close()
     with pytest.raises(StoreUnavailable, match="closed while the job was awaited"):

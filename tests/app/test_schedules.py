@@ -55,10 +55,10 @@ async def test_a_worker_declares_and_fires(app: App, clock: ManualClock):
     calls = declare(app, trigger=timedelta(seconds=1))
     async with app.worker():
         async with asyncio.timeout(30):
-            while not await app.schedules.list():  # noqa: ASYNC110 - the worker is about to
+            while not await app.schedules.list():
                 await asyncio.sleep(0.01)
             clock.advance(1)
-            while not calls:  # noqa: ASYNC110 - as above
+            while not calls:
                 await asyncio.sleep(0.01)
     assert calls == [7]
 

@@ -69,6 +69,7 @@ async def test_a_tick_does_it_all_without_a_worker(app: App, clock: ManualClock)
         "retried": 1,
         "released": 0,
         "lost": 0,
+        "timed_out": False,
     }
     assert await app.workers.list() == []
 

@@ -141,7 +141,7 @@ async def test_chosen_events_are_posted_signed_and_once(tmp_path: Path, receiver
 async def bookmarked(app: App) -> None:
     """Wait until a worker has begun to read events for a webhook: what comes then is posted for certain."""
     async with asyncio.timeout(DEADLINE):
-        while await app._core.engine.acquire_cursor("crm", "a test", lease=timedelta(0)) is not None:  # noqa: ASYNC110
+        while await app._core.engine.acquire_cursor("crm", "a test", lease=timedelta(0)) is not None:
             await asyncio.sleep(0.01)
 
 
@@ -200,7 +200,7 @@ async def test_a_delivery_that_no_worker_made_is_neither_signed_nor_sent(tmp_pat
         await app._core.engine.enqueue(jobs)
         async with app.worker():
             async with asyncio.timeout(DEADLINE):
-                while (await app.jobs.count(Filter(queues=(QUEUE,)))).get("failed", 0) < len(forged):  # noqa: ASYNC110
+                while (await app.jobs.count(Filter(queues=(QUEUE,)))).get("failed", 0) < len(forged):
                     await asyncio.sleep(0.01)
         failed = await app.jobs.list(Filter(queues=(QUEUE,), status=frozenset({JobStatus.FAILED})))
         assert all("not made from a recorded event" in str(job.last_error) for job in failed.items)

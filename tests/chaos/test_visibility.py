@@ -68,7 +68,7 @@ async def waits_after_commit(transactions: int, *, at_once: int, is_busy: bool, 
             numbers = list(range(transactions))
             await asyncio.gather(*(callers(numbers) for _ in range(at_once)))
             deadline = monotonic() + 12 * BOUND
-            while len(started) < transactions and monotonic() < deadline:  # noqa: ASYNC110 - handlers of the worker
+            while len(started) < transactions and monotonic() < deadline:
                 await asyncio.sleep(0.05)
             for task in beside:
                 task.cancel()

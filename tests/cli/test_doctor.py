@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from onward import App, JobStatus, QueueInfo, Rate, WorkerInfo
-from onward.cli.doctor import MAX_WAL_BYTES, MIN_FREE_BYTES, Finding, Level, examine
-from onward.cli.snapshot import Snapshot
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.values import EngineInfo, QueueSettings
 from onward.engines.sqlite.migrations import MIGRATIONS
+from onward.service.doctor import MAX_WAL_BYTES, MIN_FREE_BYTES, Finding, Level, examine
+from onward.service.snapshot import Snapshot
 from tests.cli.conftest import Cli
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -196,7 +196,7 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
     on_store(register)
     shop("doctor").ok()
     assert shop("workers", "--json").ok().json["silent"] == []
-    monkeypatch.setattr("onward.cli.snapshot.is_silent", lambda *_: True)
+    monkeypatch.setattr("onward.service.snapshot.is_silent", lambda *_: True)
     assert "vm-1-a has been silent" in shop("doctor").out
 
 

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from onward import App, JobStatus, QueueInfo, WorkerInfo
-from onward.cli.snapshot import Snapshot
 from onward.cli.top import frame, rates_of
 from onward.cli.worker_command import health_file_for
 from onward.engine.values import EngineInfo
+from onward.service.snapshot import Snapshot
 from onward.worker.health import HealthRecorder
 from tests.cli.conftest import Cli
 

@@ -8,9 +8,7 @@ import typer
 from onward import Backoff, Rate
 from onward.cli.units import (
     age,
-    count,
     describe_backoff,
-    duration,
     rate,
     read_backoff,
     read_datetime,
@@ -19,6 +17,7 @@ from onward.cli.units import (
     read_optional_duration,
     read_rate,
 )
+from onward.service.wording import count, duration
 
 
 @pytest.mark.parametrize(

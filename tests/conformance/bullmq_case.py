@@ -77,6 +77,10 @@ class BullMQStore(Store):
         """See :class:`Store`."""
         self._client.hset(f"{self.prefix}:{ref.queue}:{ref.id}", "data", '{"by": "hand"}')
 
+    def refuse_audit(self) -> None:
+        """See :class:`Store`."""
+        self._client.set(f"onward:{self.prefix}:audit", "something else")
+
     def new_caller(self) -> Caller:
         """See :class:`Store`."""
         raise NotImplementedError

@@ -103,6 +103,10 @@ class Store(ABC):
     async def edit_by_hand(self, ref: JobRef) -> None:
         """Change a job's payload as a person with a console would."""
 
+    def refuse_audit(self) -> None:
+        """Have the store refuse new audit records from now on."""
+        raise NotImplementedError
+
     @abstractmethod
     def new_caller(self) -> Caller:
         """Open a connection as a user's program would."""
@@ -263,6 +267,16 @@ class SQLiteStore(Store):
     async def edit_by_hand(self, ref: JobRef) -> None:
         """See :class:`Store`."""
         self._by_hand("update onward_job set payload = ? where id = ?", '{"by": "hand"}', ref.id)
+
+    def refuse_audit(self) -> None:
+        """See :class:`Store`."""
+        connection = sqlite3.connect(self.path)
+        try:
+            connection.execute(
+                "create trigger refuse before insert on onward_audit begin select raise(abort, 'refused'); end"
+            )
+        finally:
+            connection.close()
 
     def _by_hand(self, statement: str, *values: str) -> None:
         connection = sqlite3.connect(self.path)

@@ -16,7 +16,7 @@ from onward.engines.pgboss.engine import CAPABILITIES, PgBossEngine
 from onward.job import JobRef
 from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
-from tests.conformance.postgres_case import PsycopgCaller, other_database
+from tests.conformance.postgres_case import PsycopgCaller, other_database, refuse_audit
 from tests.servers.pgboss import drop_schema, make_schema
 from tests.servers.postgres import postgres_url
 
@@ -47,6 +47,10 @@ class PgBossStore(Store):
     async def edit_by_hand(self, ref: JobRef) -> None:
         """See :class:`Store`."""
         self._by_hand(f"""update {self.schema}.job set data = '{{"by": "hand"}}' where id = %s""", ref.id)
+
+    def refuse_audit(self) -> None:
+        """See :class:`Store`."""
+        refuse_audit(self.url, f"{self.schema}_onward")
 
     def _by_hand(self, statement: str, *values: str) -> None:
         with psycopg.connect(self.url) as connection:

@@ -14,7 +14,7 @@ from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import JobRef
 from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
-from tests.conformance.postgres_case import PsycopgCaller, other_database
+from tests.conformance.postgres_case import PsycopgCaller, other_database, refuse_audit
 from tests.servers.pgmq import make_database
 
 _free: list[str] = []
@@ -65,6 +65,10 @@ class PGMQStore(Store):
     async def edit_by_hand(self, ref: JobRef) -> None:
         """See :class:`Store`."""
         self._by_hand(f"""update pgmq."q_{ref.queue}" set message = '{{"by": "hand"}}' where msg_id = %s""", ref.id)
+
+    def refuse_audit(self) -> None:
+        """See :class:`Store`."""
+        refuse_audit(self.url, "onward_pgmq")
 
     def _by_hand(self, statement: str, *values: str) -> None:
         with psycopg.connect(self.url) as connection:

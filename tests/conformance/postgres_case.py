@@ -45,6 +45,10 @@ class PostgresStore(Store):
         """See :class:`Store`."""
         self._by_hand(f"""update {self.schema}.job set payload = '{{"by": "hand"}}' where id = %s""", ref.id)
 
+    def refuse_audit(self) -> None:
+        """See :class:`Store`."""
+        refuse_audit(self.url, self.schema)
+
     def _by_hand(self, statement: str, *values: str) -> None:
         with psycopg.connect(self.url) as connection:
             assert connection.execute(statement, values).rowcount == 1
@@ -64,6 +68,12 @@ class PostgresStore(Store):
             connection.execute("set client_min_messages = warning")
             connection.execute(f"drop schema if exists {self.schema} cascade")
             connection.execute(f"drop table if exists note_{self.schema}")
+
+
+def refuse_audit(url: str, schema: str) -> None:
+    """Have a schema refuse new audit records from now on."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"alter table {schema}.audit add constraint refused check (false) not valid")
 
 
 def other_database(url: str) -> str:

@@ -120,7 +120,7 @@ async def test_a_worker_that_is_cancelled_under_load_keeps_nothing(app: App, mos
     await work.enqueue_many([{"number": number} for number in range(500)])
     working = asyncio.create_task(app.work(concurrency=20, poll=timedelta(milliseconds=50)))
     async with asyncio.timeout(60):
-        while len(begun) < most:  # noqa: ASYNC110 - at whatever turn of the loop that is
+        while len(begun) < most:
             await asyncio.sleep(0)
     await cancelled(working)
     assert await counts(app) == Counter[str]({JobStatus.COMPLETED: len(ended), JobStatus.PENDING: 500 - len(ended)})

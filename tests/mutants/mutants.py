@@ -1946,7 +1946,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "single producer: what a queue is told is not heeded",
-        Edit(f"{_PG}/engine.py", "        self._single_producer = None\n        return info", "        return info"),
+        Edit(f"{_PG}/engine.py", "        self._single_producer = None\n        (info,)", "        (info,)"),
         f"{_OF_PG}/test_single_producer.py",
     ),
     _on_postgres(
@@ -2023,9 +2023,9 @@ POSTGRES: Final = (
         "rights: a policy that is there is made again",
         Edit(
             _GRANTS,
-            "continue when exists (select from pg_policy where",
+            "continue when exists (select from pg_policy where polrelid = part and",
             "execute format('drop policy if exists %I on %s', format('worker_%s_%s', whose, role)::name, part);\n"
-            "    continue when exists (select from pg_policy where",
+            "    continue when exists (select from pg_policy where polrelid = part and",
         ),
         _SQL_API,
     ),
@@ -2046,7 +2046,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rights: leave to work is waited for as long as it takes",
-        Edit(_GRANTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
+        Edit(
+            _GRANTS,
+            "set lock_timeout = '500ms'\nas $$\ndeclare\n  own_schema",
+            "set lock_timeout = 0\nas $$\ndeclare\n  own_schema",
+        ),
         _SQL_API,
     ),
     _on_postgres(
@@ -3810,7 +3814,446 @@ PGBOSS: Final = (
     ),
 )
 
+_ACCESS_TESTS: Final = f"{CONFORMANCE}/test_access.py"
+
+ACCESS: Final = (
+    Mutant(
+        "access: the record is written after the change has been committed",
+        (
+            Edit(
+                f"{_PY}/engine.py",
+                "        return await self._writer.run(access.audited(work, audit, count))\n",
+                "        result = await self._writer.run(work)\n"
+                "        await self._writer.run(access.audited(lambda _: result, audit, count))\n"
+                "        return result\n",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_there_is_no_change_without_a_record",),
+    ),
+    Mutant(
+        "access: an enqueue forgets its record",
+        (Edit(f"{_PY}/enqueue.py", "    access.record(transaction, records)\n", ""),),
+        (f"{_ACCESS_TESTS}::test_audited_enqueues_that_come_together_each_have_their_record",),
+    ),
+    Mutant(
+        "access: the digest of a session is not compared",
+        (Edit(f"{_SQL}/session_find.sql", "where s.digest = :digest", "where :digest is not null"),),
+        (f"{_ACCESS_TESTS}::test_a_session_is_found_by_its_digest_alone",),
+    ),
+    Mutant(
+        "access: a revoked token is still found valid",
+        (Edit(f"{_SQL}/token_revoke.sql", "set revoked_at = :now", "set revoked_at = null"),),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_is_invalid_and_its_sessions_end",),
+    ),
+    Mutant(
+        "access: the sessions of a revoked token go on",
+        (
+            Edit(
+                f"{_PY}/access.py",
+                '    transaction.execute(SQL.session_delete_of_token, {"id": token_id})\n',
+                "",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_is_invalid_and_its_sessions_end",),
+    ),
+    Mutant(
+        "access: a revoked token gets a session",
+        (Edit(f"{_SQL}/session_add.sql", " and revoked_at is null", ""),),
+        (f"{_ACCESS_TESTS}::test_a_revoked_token_gets_no_session",),
+    ),
+    Mutant(
+        "access: the filter by organisations is ignored",
+        (
+            Edit(
+                f"{_PY}/filters.py",
+                'add("org_id in (select value from json_each(:orgs))", orgs=json_text(which.orgs))',
+                "pass",
+            ),
+        ),
+        (f"{_ACCESS_TESTS}::test_a_change_by_organisations_reaches_no_further_than_a_list",),
+    ),
+    Mutant(
+        "access: records are removed before thirty days have passed",
+        (Edit(f"{_PY}/access.py", "max(keep_audit, MIN_AUDIT_RETENTION)", "keep_audit"),),
+        (f"{_ACCESS_TESTS}::test_no_retention_removes_records_of_the_last_thirty_days",),
+    ),
+    *[
+        Mutant(
+            f"{engine} access: the record of a change is not in its transaction",
+            (Edit(f"engines/{engine}/engine.py", old, new),),
+            (f"{_ACCESS_TESTS}::test_there_is_no_change_without_a_record",),
+            engine=engine,
+        )
+        for engine, old, new in (
+            (
+                "postgres",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "pgboss",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "pgmq",
+                "lambda: self._access.audited(plan(), audit, count), atomic=True",
+                "lambda: self._access.audited(plan(), audit, count), atomic=False",
+            ),
+            (
+                "bullmq",
+                (
+                    "        is_new = await self.run_plan(access.record(self.keys, replace(audit, count=None)))\n"
+                    "        result = await change()\n"
+                ),
+                (
+                    "        result = await change()\n"
+                    "        is_new = await self.run_plan(access.record(self.keys, replace(audit, count=None)))\n"
+                ),
+            ),
+        )
+    ],
+    *[
+        Mutant(
+            f"{engine} access: the filter by organisations is ignored",
+            (Edit(f"engines/{engine}/{file}", old, new),),
+            (f"{_ACCESS_TESTS}::test_a_change_by_organisations_reaches_no_further_than_a_list",),
+            engine=engine,
+        )
+        for engine, file, old, new in (
+            ("postgres", "filters.py", 'self.add("org_id = any ({}::text[])", list(which.orgs))', "pass"),
+            ("pgboss", "filters.py", "if which.orgs is not None:", "if which.orgs is None and which.orgs:"),
+            ("pgmq", "queries.py", 'self.add("org_id = any ({}::text[])", list(which.orgs))', "pass"),
+            ("bullmq", "queries.py", "        and (which.orgs is None or job.org_id in which.orgs)\n", ""),
+        )
+    ],
+    *[
+        Mutant(
+            f"{engine} access: {name}",
+            (Edit(file, old, new),),
+            (f"{_ACCESS_TESTS}::{test}",),
+            engine=engine,
+        )
+        for engine, name, file, old, new, test in (
+            (
+                "pgboss",
+                "the digest of a session is not compared",
+                "pg/sql/session_find.sql",
+                "where s.digest = $1::text",
+                "where $1::text is not null",
+                "test_a_session_is_found_by_its_digest_alone",
+            ),
+            (
+                "postgres",
+                "a revoked token is still found valid",
+                "pg/sql/token_revoke.sql",
+                "set revoked_at = coalesce($1::timestamptz, clock_timestamp())",
+                "set revoked_at = nullif($1::timestamptz, $1::timestamptz)",
+                "test_a_revoked_token_is_invalid_and_its_sessions_end",
+            ),
+            (
+                "pgmq",
+                "a revoked token gets a session",
+                "pg/sql/session_add.sql",
+                " and revoked_at is null",
+                "",
+                "test_a_revoked_token_gets_no_session",
+            ),
+            (
+                "pgmq",
+                "records are removed before thirty days have passed",
+                "pg/sql/audit_prune.sql",
+                "greatest($2::interval, interval '30 days')",
+                "$2::interval",
+                "test_no_retention_removes_records_of_the_last_thirty_days",
+            ),
+            (
+                "bullmq",
+                "a revoked token is still found valid",
+                "engines/bullmq/lua/token_revoke.lua",
+                "  is_new = call('HSETNX', KEYS[2], ARGV[5], int_string(micros))",
+                "  is_new = 1",
+                "test_a_revoked_token_is_invalid_and_its_sessions_end",
+            ),
+            (
+                "bullmq",
+                "a revoked token gets a session",
+                "engines/bullmq/lua/session_add.lua",
+                " or call('HEXISTS', KEYS[2], ARGV[5]) == 1",
+                "",
+                "test_a_revoked_token_gets_no_session",
+            ),
+            (
+                "bullmq",
+                "records are removed before thirty days have passed",
+                "engines/bullmq/access.py",
+                "max(keep_audit, MIN_AUDIT_RETENTION)",
+                "keep_audit",
+                "test_no_retention_removes_records_of_the_last_thirty_days",
+            ),
+        )
+    ],
+    Mutant(
+        "postgres access: the server's role may prune records of the last thirty days",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "greatest(kept, interval '30 days')", "kept"),),
+        ("tests/engines/postgres/test_sql_api.py::test_a_server_cannot_prune_records_of_the_last_thirty_days",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: workers may read tokens",
+        (
+            Edit(
+                "engines/postgres/migrations/0013_grants.sql",
+                "relname not in ('token', 'session', 'audit', 'audit_no_seq') and",
+                "relname not in ('session', 'audit', 'audit_no_seq') and",
+            ),
+        ),
+        ("tests/engines/postgres/test_sql_api.py::test_a_role_may_do_what_it_was_allowed_and_nothing_else",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: the server's role may change records",
+        (
+            Edit(
+                "engines/postgres/migrations/0013_grants.sql",
+                "grant select, insert on onward.audit to",
+                "grant select, insert, update, delete on onward.audit to",
+            ),
+        ),
+        ("tests/engines/postgres/test_sql_api.py::test_a_role_may_do_what_it_was_allowed_and_nothing_else",),
+        engine="postgres",
+    ),
+    Mutant(
+        "postgres access: audited enqueues are written one by one",
+        (
+            Edit(
+                "engines/postgres/engine.py",
+                "return await self._audited_coalescers.current().enqueue(audited_jobs)",
+                "return await self._enqueue_audited_now(audited_jobs)",
+            ),
+        ),
+        ("tests/engines/postgres/test_audited_enqueue.py",),
+        engine="postgres",
+    ),
+)
+
+SERVICE: Final = "tests/service"
+HTTP_TESTS: Final = "tests/http"
+SERVER: Final = (
+    Mutant(
+        "service: a permission is not checked",
+        (
+            Edit(
+                "service/operations.py",
+                "if operation.permission is not None and operation.permission not in identity.permissions:",
+                "if False:",
+            ),
+        ),
+        (f"{SERVICE}/test_operations.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: a limited caller may ask about the whole store",
+        (
+            Edit(
+                "service/operations.py",
+                "scope.orgs is not None and operation.orgs is Scoped.REFUSED) or (",
+                "False) or (",
+            ),
+        ),
+        (f"{SERVICE}/test_operations.py",),
+    ),
+    Mutant(
+        "service: organisations do not narrow a filter",
+        (
+            Edit(
+                "service/scopes.py",
+                "which = msgspec.structs.replace(which, orgs=allowed)",
+                "pass",
+            ),
+        ),
+        (f"{SERVICE}/test_scopes.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: queues do not narrow a filter",
+        (Edit("service/scopes.py", "which = msgspec.structs.replace(which, queues=both)", "pass"),),
+        (f"{SERVICE}/test_scopes.py",),
+    ),
+    Mutant(
+        "service: one job is found whoever asks",
+        (
+            Edit(
+                "service/jobs.py",
+                "if job is None or not sees(identity, job.queue, job.org_id):",
+                "if job is None:",
+            ),
+        ),
+        (f"{SERVICE}/test_scopes.py",),
+    ),
+    Mutant(
+        "service: a dedupe key finds another organisation's job",
+        (Edit("service/new_jobs.py", 'prefix = "" if orgs is None else', 'prefix = "" if True else'),),
+        (f"{SERVICE}/test_scopes.py::test_a_key_of_another_organisation_finds_nothing",),
+    ),
+    Mutant(
+        "service: a job is shown unredacted",
+        (
+            Edit(
+                "service/jobs.py",
+                "return self._store.redactor.job(await self._find(identity, name))",
+                "return await self._find(identity, name)",
+            ),
+        ),
+        (f"{SERVICE}/test_redaction.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: secrets show in error texts",
+        (Edit("service/redaction.py", "last_error=text(job.last_error),", "last_error=job.last_error,"),),
+        (f"{SERVICE}/test_redaction.py",),
+    ),
+    Mutant(
+        "service: a dedupe key shows the payload",
+        (Edit("service/redaction.py", "dedupe_key=self._dedupe_key(job, keys, text),", "dedupe_key=job.dedupe_key,"),),
+        (f"{SERVICE}/test_redaction.py",),
+    ),
+    Mutant(
+        "service: to reveal leaves no record",
+        (
+            Edit(
+                "service/jobs.py",
+                "await (await self._store.engine()).record_audit("
+                'record(identity, "jobs.reveal", target=str(job.ref), count=1))',
+                "pass",
+            ),
+        ),
+        (f"{SERVICE}/test_redaction.py::test_to_reveal_is_a_permission_and_leaves_a_record",),
+    ),
+    Mutant(
+        "service: a cancellation leaves no record",
+        (
+            Edit(
+                "service/jobs.py",
+                "cancel(which, reason=reason, limit=1, audit=audit)",
+                "cancel(which, reason=reason, limit=1)",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_rules.py::test_every_change_leaves_exactly_one_record",),
+        in_ci=True,
+    ),
+    Mutant(
+        "service: a revoked token is valid",
+        (Edit("service/access.py", "if token.revoked_at is not None or (", "if ("),),
+        (f"{SERVICE}/test_access.py",),
+    ),
+    Mutant(
+        "service: an idle session stays",
+        (
+            Edit(
+                "service/access.py",
+                "if now >= session.expires_at or now - session.last_seen_at >= self._idle:",
+                "if now >= session.expires_at:",
+            ),
+        ),
+        (f"{SERVICE}/test_access.py",),
+    ),
+    Mutant(
+        "service: a change by filter can be replayed by anybody",
+        (Edit("service/jobs.py", "        refuse_reserved(self._store, job)\n", ""),),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: the filter is not frozen",
+        (
+            Edit(
+                "bulk_operation.py",
+                'frozen = {"created_before": now if which',
+                'frozen = {"created_before": which.created_before if which',
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a continued run forgets its count",
+        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "http: a cookie alone suffices",
+        (
+            Edit(
+                "http/authentication.py",
+                "            check_origin(request)\n            return identity",
+                "            return identity",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_security.py::test_a_change_by_cookie_must_come_from_a_page_of_ours",),
+        in_ci=True,
+    ),
+    Mutant(
+        "http: any host is answered",
+        (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),
+    ),
+    Mutant(
+        "http: a proxy is believed from anywhere",
+        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a tick runs by cookie",
+        (Edit("http/routes/status.py", "bearer_only=True", "bearer_only=False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_session_ends_by_logging_out",),
+    ),
+    Mutant(
+        "http: a body of any size is read",
+        (Edit("http/bodies.py", "                if size > limit:", "                if False:"),),
+        (f"{HTTP_TESTS}/test_bad_input.py::test_a_body_that_is_too_large_is_refused_while_it_is_read",),
+    ),
+    Mutant(
+        "http: a change stops with its client",
+        (
+            Edit(
+                "http/application.py",
+                "return await asyncio.shield(asyncio.ensure_future(found.handle(call)))",
+                "return await found.handle(call)",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_rules.py::test_a_change_is_finished_and_recorded_when_the_client_goes_away",),
+    ),
+    Mutant(
+        "http: a cell is a formula",
+        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (f"{HTTP_TESTS}/test_jobs_api.py",),
+    ),
+    Mutant(
+        "http: a revoked token keeps its streams",
+        (Edit("http/routes/events.py", "if not await services.access.is_valid(identity):  # S2", "if False:  # S2"),),
+        (f"{HTTP_TESTS}/test_events_api.py::test_revoking_a_token_ends_its_streams",),
+    ),
+    Mutant(
+        "http: a server listens anywhere without TLS",
+        (Edit("http/binding.py", "if not has_tls and not behind_proxy:", "if False:"),),
+        (f"{HTTP_TESTS}/test_serve.py::test_no_server_is_open_by_accident",),
+        in_ci=True,
+    ),
+    Mutant(
+        "tick: it goes on after its time",
+        (
+            Edit(
+                "worker/one_shot.py",
+                "        self._is_timed_out = True\n        self._stop()",
+                "        self._is_timed_out = True",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_jobs_api.py::test_a_tick_is_bounded_in_time",),
+    ),
+)
+
 MUTANTS: Final = (
+    *SERVER,
+    *ACCESS,
     *PROCESSES,
     *SQLITE_FILES,
     *WORDS,

@@ -51,7 +51,7 @@ def in_virtual_time(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 async def advance_until(condition: Callable[[], bool]) -> None:
     """Let virtual time pass until something holds."""
     async with asyncio.timeout(3600):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event, and the time is not real
+        while not condition():
             await asyncio.sleep(0.001)
 
 

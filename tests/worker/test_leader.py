@@ -107,7 +107,7 @@ def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
         await first.step()
         died = loop.time()
         running = asyncio.create_task(Periodic("leader", second.step, interval=second.interval).run())
-        while second.term is None:  # noqa: ASYNC110 - in virtual time
+        while second.term is None:
             await asyncio.sleep(0.1)
         running.cancel()
         return loop.time() - died

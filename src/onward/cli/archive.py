@@ -33,7 +33,7 @@ async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")
 
 
 @archive.command()
-@on_app()
+@on_app(action="archive.purge")
 async def purge(
     app: App,
     job_filter: JobFilter,

@@ -16,9 +16,9 @@ from onward.batches.values import BatchInfo
 from onward.cli import bulk, completion, graph, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal
-from onward.cli.units import count, duration
 from onward.errors import InvalidValue
 from onward.job import Job
+from onward.service.wording import count, duration
 
 batches = typer.Typer(no_args_is_help=True, help="Look at batches and flows, pause, resume and cancel them.")
 
@@ -58,7 +58,7 @@ async def show_batch(app: App, name: NameArgument, json: JsonOption = False) -> 
 
 
 @batches.command()
-@on_app()
+@on_app(action="batches.pause")
 async def pause(app: App, name: NameArgument) -> None:
     """Start none of its jobs, where it has a queue of its own."""
     try:
@@ -69,7 +69,7 @@ async def pause(app: App, name: NameArgument) -> None:
 
 
 @batches.command()
-@on_app()
+@on_app(action="batches.resume")
 async def resume(app: App, name: NameArgument) -> None:
     """Go on with a batch that was paused."""
     await (await _find(app, name)).resume()
@@ -77,7 +77,7 @@ async def resume(app: App, name: NameArgument) -> None:
 
 
 @batches.command()
-@on_app()
+@on_app(action="batches.cancel")
 async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Cancel what waits and what runs of a batch; nothing can be added to it any more."""
     batch = await _find(app, name)
@@ -87,7 +87,7 @@ async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
 
 
 @batches.command()
-@on_app()
+@on_app(action="batches.delete")
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Forget a batch that has finished; its jobs stay for as long as their queue keeps them."""
     await _find(app, name)

@@ -16,7 +16,6 @@ import typer
 
 from onward.cli import output
 from onward.cli.errors import usage_error
-from onward.cli.units import count
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import Changed, JobFilter
 from onward.errors import InvalidValue, JobNotFound
@@ -24,6 +23,7 @@ from onward.handle import JobHandle
 from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
 from onward.resources import Archive, Jobs
+from onward.service.wording import count
 
 _PAGE: Final = 500
 _MAX_COMPARED: Final = 10_000

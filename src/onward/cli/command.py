@@ -25,6 +25,8 @@ from onward.cli.units import read_duration
 from onward.core import core_of
 from onward.engine.values import JobFilter
 from onward.lifecycle import JobStatus
+from onward.service.audited import audit_changes
+from onward.service.identity import of_command_line
 
 AppOption = Annotated[
     str | None,
@@ -116,13 +118,19 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def on_app(
-    *, needs_tasks: bool = False, creates_store: bool = False, checks_store: bool = True, has_status_option: bool = True
+    *,
+    needs_tasks: bool = False,
+    creates_store: bool = False,
+    checks_store: bool = True,
+    has_status_option: bool = True,
+    action: str | None = None,
 ) -> Callable[[Command], Callable[..., None]]:
     """Make a command of a coroutine function: see the module.
 
     ``needs_tasks``: a store alone is not enough. ``creates_store``: a missing database is made, and one that is not up
     to date is brought up. ``checks_store``: whether other commands refuse that; one that does not, says what is
-    wrong itself. ``has_status_option``: whether jobs may be chosen by status.
+    wrong itself. ``has_status_option``: whether jobs may be chosen by status. ``action``: the operation that its
+    changes are recorded as (S5).
     """
 
     def make(function: Command) -> Callable[..., None]:
@@ -147,6 +155,8 @@ def on_app(
                 engine = found.capabilities.engine
                 if not creates_store:
                     refuse_missing_file(found)
+                if action is not None:
+                    audit_changes(core_of(found), of_command_line(), action)
                 checks = checks_store and not creates_store and is_server(found)
                 asyncio.run(_run(lambda: function(found, **given), found, checks_store=checks))
 

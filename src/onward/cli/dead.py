@@ -24,7 +24,7 @@ async def list_dead(
 
 
 @dead.command()
-@on_app(has_status_option=False)
+@on_app(has_status_option=False, action="dead.replay")
 async def replay(
     app: App,
     job_filter: JobFilter,
@@ -42,7 +42,7 @@ async def replay(
 
 
 @dead.command()
-@on_app(has_status_option=False)
+@on_app(has_status_option=False, action="dead.purge")
 async def purge(
     app: App,
     job_filter: JobFilter,

@@ -10,8 +10,8 @@ import typer
 from onward.app import App
 from onward.cli import bulk, output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.units import duration
 from onward.explain import Reason
+from onward.service.wording import duration
 
 
 @on_app()

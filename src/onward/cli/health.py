@@ -16,8 +16,9 @@ from onward.cli import output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption
 from onward.cli.errors import EXIT_STORE_UNREACHABLE, CommandError, report_errors, usage_error
 from onward.cli.target import find_app, refuse_missing_file
-from onward.cli.units import count, duration, read_duration
+from onward.cli.units import read_duration
 from onward.core import core_of
+from onward.service.wording import count, duration
 
 _MAX_AGE: Final = timedelta(seconds=30)
 _TIMEOUT: Final = timedelta(seconds=5)

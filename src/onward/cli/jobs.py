@@ -13,11 +13,12 @@ from rich.text import Text
 from onward.app import App
 from onward.cli import bulk, output
 from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
-from onward.cli.units import age, duration
+from onward.cli.units import age
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
 from onward.lifecycle import FINISHED, MOVES, WAITING, JobStatus, Move
+from onward.service.wording import duration
 
 jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, replay or delete them.")
 
@@ -149,7 +150,7 @@ def _json(value: Any) -> str:
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.cancel")
 async def cancel(
     app: App,
     job_filter: JobFilter,
@@ -172,7 +173,7 @@ async def cancel(
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.replay")
 async def replay(
     app: App,
     job_filter: JobFilter,
@@ -194,7 +195,7 @@ async def replay(
 
 
 @jobs.command()
-@on_app()
+@on_app(action="jobs.delete")
 async def delete(
     app: App,
     job_filter: JobFilter,

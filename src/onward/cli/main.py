@@ -18,9 +18,12 @@ from onward.cli.enqueue import enqueue
 from onward.cli.explain import explain
 from onward.cli.health import health
 from onward.cli.jobs import jobs
+from onward.cli.plugin import plugin
 from onward.cli.queues import queues
 from onward.cli.schedules import schedules
 from onward.cli.schema import migrate
+from onward.cli.serve import serve
+from onward.cli.tokens import audit, tokens
 from onward.cli.top import top
 from onward.cli.usage import metrics, usage
 from onward.cli.work import tick, work
@@ -45,20 +48,26 @@ EXPLORE = "Try it"
 onward.command(rich_help_panel=RUN)(work)
 onward.command(rich_help_panel=RUN)(tick)
 onward.command(rich_help_panel=RUN)(enqueue)
+onward.command(rich_help_panel=RUN)(serve)
 onward.add_typer(jobs, name="jobs", rich_help_panel=OPERATE)
 onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
 onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(batches, name="batches", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.add_typer(archive, name="archive", rich_help_panel=OPERATE)
+onward.add_typer(tokens, name="tokens", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=INSPECT)(top)
 onward.command(rich_help_panel=INSPECT)(explain)
 onward.command(rich_help_panel=INSPECT)(workers)
 onward.command(rich_help_panel=INSPECT)(usage)
 onward.command(rich_help_panel=INSPECT)(metrics)
+onward.command(rich_help_panel=INSPECT)(audit)
 onward.command(rich_help_panel=INSPECT)(doctor)
 onward.command(rich_help_panel=INSPECT)(health)
 onward.command(rich_help_panel=OPERATE)(migrate)
+onward.command(rich_help_panel=OPERATE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    plugin
+)
 onward.command(rich_help_panel=EXPLORE)(demo)
 onward.add_typer(bench, name="bench", rich_help_panel=EXPLORE)
 

@@ -15,9 +15,7 @@ from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import (
-    count,
     describe_backoff,
-    duration,
     rate,
     read_backoff,
     read_limit,
@@ -27,6 +25,7 @@ from onward.cli.units import (
 )
 from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, JobStatus
+from onward.service.wording import count, duration
 
 queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and configure them.")
 
@@ -56,7 +55,7 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.pause")
 async def pause(
     app: App,
     queue: PatternArgument,
@@ -72,7 +71,7 @@ async def pause(
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.resume")
 async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json: JsonOption = False) -> None:
     """Go on with a paused queue."""
     names = [name for name, paused in (await _select(app, queue, create=False)).items() if paused]
@@ -82,7 +81,7 @@ async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json:
 
 
 @queues.command()
-@on_app()
+@on_app(action="queues.configure")
 async def configure(
     app: App,
     queue: PatternArgument,

@@ -13,9 +13,10 @@ from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.enqueue import read_job
 from onward.cli.errors import refusal, usage_error
-from onward.cli.units import duration, read_duration
+from onward.cli.units import read_duration
 from onward.errors import InvalidValue
 from onward.schedule import Missed, Schedule
+from onward.service.wording import duration
 
 schedules = typer.Typer(no_args_is_help=True, help="Look at what is enqueued again and again, and change it.")
 
@@ -55,7 +56,7 @@ async def show(
 
 
 @schedules.command("set")
-@on_app(creates_store=True)
+@on_app(creates_store=True, action="schedules.set")
 async def set_schedule(
     app: App,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
@@ -94,7 +95,7 @@ async def set_schedule(
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.pause")
 async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Let no turn come until it is resumed."""
     await _find(app, name)
@@ -102,7 +103,7 @@ async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.resume")
 async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Go on with the next turn from now."""
     await _find(app, name)
@@ -110,7 +111,7 @@ async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.run")
 async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Enqueue its job now, besides its turns, and write the job's id."""
     await _find(app, name)
@@ -122,7 +123,7 @@ async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
 
 
 @schedules.command()
-@on_app()
+@on_app(action="schedules.delete")
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Remove a schedule. The jobs that it made stay."""
     await _find(app, name)

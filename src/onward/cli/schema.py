@@ -11,10 +11,10 @@ from onward.app import App
 from onward.cli import output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.errors import CommandError, usage_error
-from onward.cli.snapshot import describe_store
 from onward.cli.target import is_missing
 from onward.core import core_of
 from onward.errors import SchemaTooOld
+from onward.service.snapshot import describe_store
 
 
 @runtime_checkable

@@ -19,11 +19,12 @@ from rich.text import Text
 from onward.app import App
 from onward.cli import output, queues, workers
 from onward.cli.command import on_app
-from onward.cli.snapshot import Snapshot, take_snapshot
-from onward.cli.units import count, duration, read_duration
+from onward.cli.units import read_duration
 from onward.engine.values import QueueInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import FINISHED, HELD, JobStatus
+from onward.service.snapshot import Snapshot, take_snapshot
+from onward.service.wording import count, duration
 
 _INTERVAL: Final = timedelta(seconds=1)
 _MAX_UNKNOWN: Final = 3

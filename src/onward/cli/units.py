@@ -11,6 +11,7 @@ import typer
 from onward.backoff import Backoff, BackoffKind
 from onward.engine.values import Rate
 from onward.errors import InvalidValue
+from onward.service.wording import duration
 from onward.validation import read_number
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0}
@@ -100,19 +101,6 @@ def _seconds(unit: str) -> float:
     return _SECONDS["d" if unit == "day" else unit]
 
 
-def duration(span: timedelta | float) -> str:
-    """Write a duration in its largest sensible unit: ``0.3 s``, ``42 s``, ``5 min``, ``3 h``, ``12 d``."""
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if seconds < 0:
-        return f"−{duration(-seconds)}"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def age(moment: datetime | None, now: datetime | None = None) -> str:
     """Write how long ago a moment was, or how far ahead it is."""
     if moment is None:
@@ -132,10 +120,3 @@ def rate(limit: Rate | None) -> str:
         if seconds == size:
             return f"{limit.count}/{unit}"
     return f"{limit.count}/{seconds:g}s"
-
-
-def count(number: int, noun: str, verb: str = "") -> str:
-    """Write a number of things, and what they do: ``1 job``, ``2 jobs``; ``1 job waits``, ``2 jobs wait``."""
-    many = "" if number == 1 else "s"
-    does = f" {verb}{'s' if number == 1 else ''}" if verb else ""
-    return f"{number:,} {noun}{many}".replace(",", " ") + does

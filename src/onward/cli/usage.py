@@ -11,8 +11,9 @@ import typer
 from onward.app import App
 from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.units import duration, read_duration
+from onward.cli.units import read_duration
 from onward.metering import Bucket, UsageBy
+from onward.service.wording import duration
 
 
 @on_app()

@@ -18,7 +18,8 @@ from onward.app import App
 from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
 from onward.cli.errors import report_errors, usage_error
-from onward.cli.units import count, read_duration
+from onward.cli.units import read_duration
+from onward.service.wording import count
 
 
 class LogFormat(StrEnum):
@@ -184,10 +185,16 @@ def read_queues(texts: Sequence[str], concurrency: int) -> list[str] | dict[str,
 async def tick(
     app: App,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Run at most so many jobs.")] = 100,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION", parser=read_duration, help="Release what still runs then; no limit.", show_default=False
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Do once what a worker does all the time: promote, rescue, run what is ready. For cron and serverless hosts."""
-    report = await app.tick(limit)
+    report = await app.tick(limit, timeout=timeout)
     if json:
         output.show_json(report)
         return

@@ -12,6 +12,7 @@ from onward.cli.command import JsonOption, on_app
 from onward.cli.units import age
 from onward.core import core_of
 from onward.engine.values import WorkerInfo
+from onward.service.snapshot import is_silent
 
 
 @on_app()
@@ -26,11 +27,6 @@ async def workers(app: App, json: JsonOption = False) -> None:
         show_workers(found, core_of(app).config.lease)
     else:
         output.note("no workers: start one with onward work --app module:app")
-
-
-def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
-    """Say whether a worker counts as dead."""
-    return worker.last_heartbeat is not None and now - worker.last_heartbeat > timeout
 
 
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:

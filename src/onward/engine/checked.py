@@ -17,8 +17,9 @@ import msgspec
 
 from onward import validation
 from onward.batches.values import BatchInfo, Dependency, NewBatch
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.checks import Checks
+from onward.engine.checks import Checks, check_digest, check_id, is_digest, is_id
 from onward.engine.contract import (
     ArchiveStore,
     BatchStore,
@@ -179,13 +180,16 @@ class CheckedEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
+    ) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
         self._checks.jobs(jobs, connection)
-        if self.observer is None and self.tracing is None:
+        if audit is None and self.observer is None and self.tracing is None:
             return await self.inner.enqueue(jobs, connection=connection)
+        self._checks.audit_record(audit)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
-            answers = await self.inner.enqueue(stamped.jobs, connection=connection)
+            answers = await self.inner.enqueue(stamped.jobs, connection=connection, audit=audit)
             stamped.answered(answers)
             return answers
 
@@ -348,42 +352,49 @@ class CheckedEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """See the contract."""
         self._checks.job_filter(which)
+        self._checks.audit_record(audit)
         validation.check_text("reason", reason)
         validation.check_at_least("limit", limit, 1)
         with self._observed("cancel", limit):
-            return await self.inner.cancel(which, reason=reason, limit=limit)
+            return await self.inner.cancel(which, reason=reason, limit=limit, audit=audit)
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
         self._checks.job_filter(which)
+        self._checks.audit_record(audit)
         self.capabilities.require(Feature.REPLAY)
         validation.check_at_least("limit", limit, 1)
         with self._observed("replay", limit):
-            return await self.inner.replay(which, limit=limit)
+            return await self.inner.replay(which, limit=limit, audit=audit)
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
         self._checks.job_filter(which)
+        self._checks.audit_record(audit)
         validation.check_at_least("limit", limit, 1)
         with self._observed("delete", limit):
-            return await self.inner.delete(which, limit=limit)
+            return await self.inner.delete(which, limit=limit, audit=audit)
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
         self.capabilities.require(Feature.EDIT)
         self._checks.job_change(change)
+        self._checks.audit_record(audit)
         with self._observed("edit"):
-            return await self.inner.edit(ref, change)
+            return await self.inner.edit(ref, change, audit=audit)
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
         validation.check_queue_name(queue, foreign=self._foreign)
         self._checks.queue_change(change)
+        self._checks.audit_record(audit)
         with self._observed("configure"):
-            return await self.inner.configure(queue, change)
+            return await self.inner.configure(queue, change, audit=audit)
 
     # Maintenance
 
@@ -426,7 +437,7 @@ class CheckedEngine:
         with self._observed("schedules"):
             return await store.schedules()
 
-    async def save_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
         store = self._schedule_store
         validation.check_name("schedule", schedule.name)
@@ -435,14 +446,16 @@ class CheckedEngine:
         if schedule.job.idempotency_key is not None:
             raise InvalidValue("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
         self._checks.job(schedule.job)
+        self._checks.audit_record(audit)
         with self._observed("save_schedule"):
-            return await store.save_schedule(schedule)
+            return await store.save_schedule(schedule, audit=audit)
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
         store = self._schedule_store
+        self._checks.audit_record(audit)
         with self._observed("delete_schedule"):
-            return await store.delete_schedule(name)
+            return await store.delete_schedule(name, audit=audit)
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
@@ -464,10 +477,16 @@ class CheckedEngine:
         return cast("BatchStore", self.inner)
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
+        self,
+        batch: NewBatch,
+        jobs: Sequence[NewJob] = (),
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
     ) -> list[Enqueued]:
         """See the contract. Every job is checked before anything is written, callbacks too."""
         store = self._batch_store
+        self._checks.audit_record(audit)
         validation.check_name("batch", batch.name)
         if batch.queue is not None:
             validation.check_queue_name(batch.queue, foreign=self._foreign)
@@ -482,7 +501,7 @@ class CheckedEngine:
                 raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
         self._checks.jobs(jobs, connection)
         with self._stamped(jobs) as stamped, self._observed("save_batch", len(jobs)):
-            answers = await store.save_batch(batch, stamped.jobs, connection=connection)
+            answers = await store.save_batch(batch, stamped.jobs, connection=connection, audit=audit)
             stamped.answered(answers)
             return answers
 
@@ -495,11 +514,12 @@ class CheckedEngine:
         with self._observed("batches", limit):
             return await store.batches(names=names, cursor=cursor, limit=limit)
 
-    async def delete_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
         store = self._batch_store
+        self._checks.audit_record(audit)
         with self._observed("delete_batch"):
-            return await store.delete_batch(name)
+            return await store.delete_batch(name, audit=audit)
 
     async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
@@ -558,13 +578,16 @@ class CheckedEngine:
         with self._observed("count_archived"):
             return await store.count_archived(which, by=by)
 
-    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def purge_archived(
+        self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """See the contract."""
         store = self._archive_store
         self._checks.job_filter(which)
+        self._checks.audit_record(audit)
         validation.check_at_least("limit", limit, 1)
         with self._observed("purge_archived", limit):
-            return await store.purge_archived(which, limit=limit)
+            return await store.purge_archived(which, limit=limit, audit=audit)
 
     # EventCursors
 
@@ -596,3 +619,84 @@ class CheckedEngine:
         cursors = self._event_cursors
         with self._observed("commit_cursor"):
             return await cursors.commit_cursor(name, holder, cursor)
+
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        self._checks.access_token(token)
+        self._checks.audit_record(audit)
+        with self._observed("save_token"):
+            await self.inner.save_token(token, audit=audit)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        with self._observed("tokens"):
+            return await self.inner.tokens()
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract. What is not an id names no token, and the store is not asked: anyone can send one."""
+        if not is_id(token_id):
+            return None
+        with self._observed("find_token"):
+            return await self.inner.find_token(token_id)
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        check_id("token_id", token_id)
+        self._checks.audit_record(audit)
+        with self._observed("revoke_token"):
+            return await self.inner.revoke_token(token_id, audit=audit)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        check_id("token_id", token_id)
+        with self._observed("touch_token"):
+            await self.inner.touch_token(token_id)
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        self._checks.access_session(session)
+        self._checks.audit_record(audit)
+        with self._observed("save_session"):
+            await self.inner.save_session(session, audit=audit)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract. What is not a digest names no session, and the store is not asked."""
+        if not is_digest(digest):
+            return None
+        with self._observed("find_session"):
+            return await self.inner.find_session(digest)
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        check_digest("digest", digest)
+        with self._observed("touch_session"):
+            await self.inner.touch_session(digest)
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        check_digest("digest", digest)
+        self._checks.audit_record(audit)
+        with self._observed("delete_session"):
+            return await self.inner.delete_session(digest, audit=audit)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        self._checks.audit_record(record)
+        with self._observed("record_audit"):
+            return await self.inner.record_audit(record)
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        self._checks.audit_query(query)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("audit", limit):
+            return await self.inner.audit(query, cursor=cursor, limit=limit)
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        for field, kept in (("keep_audit", keep_audit), ("keep_sessions", keep_sessions)):
+            validation.check_retention(field, kept)
+        with self._observed("prune_access"):
+            return await self.inner.prune_access(keep_audit=keep_audit, keep_sessions=keep_sessions)

@@ -5,17 +5,29 @@ What must be the same on all engines is written here once (X1): a refusal comes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 from msgspec import UNSET
 
 from onward import validation
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import ClaimRequest, JobChange, JobFilter, QueueChange, Retention, Settlement
 from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import NewJob, UniformJobs
 from onward.lifecycle import Complete, JobStatus
+
+ROLES: Final = ("viewer", "operator", "admin")
+MAX_SCOPES: Final = 1000
+"""Permissions, queues or organisations of one token."""
+_MAX_AUDIT_JSON: Final = 65_536
+"""Characters of a record's filter and of its detail."""
+_MAX_AUDIT_TEXTS: Final = {"actor": 255, "role": 120, "action": 120, "target": 4096, "request_id": 255}
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Checks:
@@ -111,7 +123,7 @@ class Checks:
             validation.check_pattern(pattern, foreign=self._foreign)
         if which.status is not None and JobStatus.CANCELLED in which.status:
             self.capabilities.require(Feature.CANCELLED_STATE)
-        if which.org_id is not None:
+        if which.org_id is not None or which.orgs is not None:
             self.capabilities.require(Feature.ORGANISATIONS)
         if which.batch is not None:
             self.capabilities.require(Feature.BATCHES)
@@ -119,6 +131,8 @@ class Checks:
             text = getattr(which, field)
             if text is not None:
                 validation.check_text(field, text)
+        for org_id in which.orgs or ():
+            validation.check_text("orgs", org_id)
         for type_ in which.types or ():
             validation.check_text("types", type_)
         for field in ("created_after", "created_before", "finished_before"):
@@ -178,3 +192,102 @@ class Checks:
             validation.check_json_text("payload", change.payload)
         if change.max_attempts is not UNSET:
             validation.check_at_least("max_attempts", change.max_attempts, 1)
+
+    def access_token(self, token: AccessToken) -> None:
+        """Check a token, before it is stored."""
+        check_id("id", token.id)
+        validation.check_name("name", token.name)
+        check_digest("digest", token.digest)
+        if token.role not in ROLES:
+            raise InvalidValue("role", token.role, f"must be one of {', '.join(ROLES)}")
+        _check_scope("permissions", token.permissions, may_be_empty=True)
+        _check_scope("queues", token.queues)
+        for pattern in token.queues or ():
+            validation.check_pattern(pattern, foreign=self._foreign)
+        if token.orgs is not None:
+            self.capabilities.require(Feature.ORGANISATIONS)
+        _check_scope("orgs", token.orgs)
+        _check_short_text("created_by", token.created_by, 255)
+        for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
+            moment = getattr(token, field)
+            if moment is not None or field == "created_at":
+                validation.check_moment(field, moment)
+
+    def access_session(self, session: AccessSession) -> None:
+        """Check a session, before it is stored."""
+        check_digest("digest", session.digest)
+        check_id("token_id", session.token_id)
+        for field in ("created_at", "last_seen_at", "expires_at"):
+            validation.check_moment(field, getattr(session, field))
+
+    def audit_record(self, record: AuditRecord | None) -> None:
+        """Check a record, before it is stored; None: there is none."""
+        if record is None:
+            return
+        check_id("audit.id", record.id)
+        for field, longest in _MAX_AUDIT_TEXTS.items():
+            text = getattr(record, field)
+            _check_short_text(f"audit.{field}", text, longest)
+            if not text and field in ("actor", "action"):
+                raise InvalidValue(f"audit.{field}", text, "must be a non-empty string")
+        for field in ("filter", "detail"):
+            text = getattr(record, field)
+            if text is not None:
+                _check_short_text(f"audit.{field}", text, _MAX_AUDIT_JSON)
+                validation.check_json_text(f"audit.{field}", text)
+        if record.count is not None:
+            validation.check_at_least("audit.count", record.count, 0)
+        _check_scope("audit.orgs", record.orgs, may_be_empty=True)
+
+    def audit_query(self, query: AuditQuery) -> None:
+        """Check which records are asked for."""
+        for field in ("actor", "action", "target"):
+            text = getattr(query, field)
+            if text is not None:
+                _check_short_text(field, text, _MAX_AUDIT_TEXTS[field])
+        for field in ("after", "before"):
+            moment = getattr(query, field)
+            if moment is not None:
+                validation.check_moment(field, moment)
+
+
+def is_id(text: object) -> bool:
+    """Whether a text has the form of a token's id."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def is_digest(text: object) -> bool:
+    """Whether a text is a SHA-256 in hexadecimal."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def check_id(field: str, text: str) -> None:
+    """Refuse what is not a UUID in its usual form."""
+    if not is_id(text):
+        raise InvalidValue(field, text, "must be a UUID in lower case, such as onward.ids.new_id() makes")
+
+
+def check_digest(field: str, text: str) -> None:
+    """Refuse what is not a SHA-256 in hexadecimal. The error does not repeat the value: it may be the secret itself."""
+    if not is_digest(text):
+        raise InvalidValue(field, "…", "must be a SHA-256 in lower-case hexadecimal: the secret itself is never stored")
+
+
+def _check_short_text(field: str, text: str, longest: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidValue(field, text, "must be a string")
+    if len(text) > longest:
+        raise InvalidValue(field, f"{text[:40]}…", f"must be at most {longest:,} characters, this is {len(text):,}")
+    validation.check_text(field, text)
+
+
+def _check_scope(field: str, names: Sequence[str] | None, *, may_be_empty: bool = False) -> None:
+    if names is None:
+        return
+    if isinstance(names, str) or len(names) > MAX_SCOPES or (not names and not may_be_empty):
+        least = "" if may_be_empty else "at least one name and "
+        raise InvalidValue(field, names, f"must have {least}at most {MAX_SCOPES:,} names; None: no limit")
+    for name in names:
+        _check_short_text(field, name, 255)
+        if not name:
+            raise InvalidValue(field, name, "must not contain an empty name")

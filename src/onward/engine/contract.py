@@ -1,7 +1,7 @@
 """The verbs of the queue: all that a store must be able to do, cut where the queue's own words are.
 
 Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
-engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
+engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Six roles
 every engine has; :class:`ScheduleStore` those that declare schedules, :class:`BatchStore` those that declare batches,
 :class:`UsageStore` those that declare usage, :class:`ArchiveStore` those that declare one, :class:`EventCursors` those
 that declare webhooks, :class:`ForeignWorkers` those that set ``put_back_needs_peer``.
@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Changed,
@@ -53,11 +54,13 @@ from onward.schedule import Firing, Schedule
 class Producer(Protocol):
     """Puts jobs in."""
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
+    ) -> list[Enqueued]:
         """Store jobs, all or none, and answer for each which job stands for it now.
 
         Durable when it returns. With ``connection``, a connection of the caller's, the jobs are part of the caller's
-        transaction: they exist if and only if it commits.
+        transaction: they exist if and only if it commits. ``audit``: see :class:`AccessStore`.
         """
         ...
 
@@ -164,23 +167,25 @@ class Reader(Protocol):
 class Admin(Protocol):
     """The buttons that people press. Guarded like every other move; what may not be moved stays."""
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """Take jobs back. A running one is taken from its worker, which learns of it with its next pulse."""
         ...
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """Give failed, buried and cancelled jobs a new life: ready now, with all their attempts."""
         ...
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """Remove jobs and their keys. A held job stays."""
         ...
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """Change a job that waits, and answer what it is now; None: there is none, or it does not wait."""
         ...
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """Change what a queue is told to do; makes the queue if there is none."""
         ...
 
@@ -223,14 +228,14 @@ class ScheduleStore(Protocol):
         """List all schedules, by name."""
         ...
 
-    async def save_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """Make a schedule, or change the one of that name, and answer what it is now.
 
         One that goes on in the same trigger keeps its next turn: what it has missed is not forgotten.
         """
         ...
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """Remove a schedule. The jobs that it made stay."""
         ...
 
@@ -255,7 +260,12 @@ class BatchStore(Protocol):
     """
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
+        self,
+        batch: NewBatch,
+        jobs: Sequence[NewJob] = (),
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
     ) -> list[Enqueued]:
         """Make a batch, or change the one of that name, and add jobs to it, all in one transaction."""
         ...
@@ -266,7 +276,7 @@ class BatchStore(Protocol):
         """List batches, the newest first."""
         ...
 
-    async def delete_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """Forget a batch that has finished. Its jobs stay."""
         ...
 
@@ -302,7 +312,9 @@ class ArchiveStore(Protocol):
         """Count archived jobs."""
         ...
 
-    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def purge_archived(
+        self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """Remove archived jobs before their time, and answer which."""
         ...
 
@@ -329,6 +341,75 @@ class EventCursors(Protocol):
         ...
 
 
+class AccessStore(Protocol):
+    """Keeps who may use the server, and what they have changed. Out of reach for producers and workers (S2, S5).
+
+    A verb that takes ``audit`` writes that record in the transaction of its change, and not without it. On Redis, which
+    has no such transaction, the record is written first: there may be a record of a change that failed, and never a
+    change without a record. Where nothing was changed, the record is written all the same, with a count of 0.
+    The engine sets the count: of jobs that the verb has added or changed, else 1 for a change and 0 for none.
+    """
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """Add a token.
+
+        Raises:
+            InvalidValue: there is a token with this id.
+        """
+        ...
+
+    async def tokens(self) -> list[AccessToken]:
+        """List all tokens, the newest first; revoked and expired ones too, until they are pruned."""
+        ...
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """Read a token, valid or not."""
+        ...
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """Make a token invalid from now on and end its sessions; answer whether it was valid."""
+        ...
+
+    async def touch_token(self, token_id: str) -> None:
+        """Note that a token was used now, unless that was noted less than a minute ago."""
+        ...
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """Add a session.
+
+        Raises:
+            InvalidValue: its token does not exist or is revoked, or there is a session with this digest.
+        """
+        ...
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """Read a session and the token it rests on, valid or not."""
+        ...
+
+    async def touch_session(self, digest: str) -> None:
+        """Note that a session was used now, unless that was noted less than a minute ago."""
+        ...
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """End a session, and answer whether there was one."""
+        ...
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """Write a record of a change that no verb carries, and answer whether it is new."""
+        ...
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """List records, the newest first."""
+        ...
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """Remove records older than ``keep_audit``, and sessions, expired and revoked tokens as long after their end.
+
+        At least 30 days of records stay, whatever is asked for. Bounded: call again while it answers more than 0.
+        """
+        ...
+
+
 class ForeignWorkers(Protocol):
     """Finds workers of other programs, on engines whose ``put_back_needs_peer`` is set."""
 
@@ -350,7 +431,7 @@ class WorkerCheck(Protocol):
         ...
 
 
-class Engine(Producer, Consumer, Reader, Admin, Maintenance, Protocol):
+class Engine(Producer, Consumer, Reader, Admin, Maintenance, AccessStore, Protocol):
     """A store that holds jobs."""
 
     @property

@@ -178,6 +178,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     status: frozenset[JobStatus] | None = None
     """Any of these."""
     org_id: str | None = None
+    orgs: tuple[str, ...] | None = None
+    """Any of these; a job of no organisation matches none of them. Empty: no job at all."""
     batch: str | None = None
     worker_id: str | None = None
     error_contains: str | None = None

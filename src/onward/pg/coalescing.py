@@ -12,38 +12,73 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+from onward.engine.access import AuditRecord, counted, enqueued_count
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, NewJob, UniformJobs
 
 MAX_COALESCED: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
 
-Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
+Jobs = TypeVar("Jobs", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedJobs:
+    """Jobs of some callers, and the record of each call with the number of its jobs."""
+
+    jobs: Sequence[NewJob]
+    records: Sequence[AuditRecord]
+
+    @classmethod
+    def of(cls, jobs: Sequence[NewJob], record: AuditRecord) -> AuditedJobs:
+        """Put the jobs of one call and its record together."""
+        return cls(jobs, [counted(record, len(jobs))])
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self.jobs)
+
+    def counted(self, answers: Sequence[Enqueued]) -> list[AuditRecord]:
+        """Set in each record how many jobs of its call were added or changed."""
+        records: list[AuditRecord] = []
+        start = 0
+        for record in self.records:
+            end = start + (record.count or 0)
+            records.append(counted(record, enqueued_count(answers[start:end])))
+            start = end
+        return records
 
 
 @dataclass(slots=True)
-class _Call:
-    jobs: Sequence[NewJob]
+class _Call(Generic[Jobs]):
+    jobs: Jobs
     result: asyncio.Future[list[Enqueued]]
 
 
-class Coalescer:
+class Coalescer(Generic[Jobs]):
     """The calls of one event loop."""
 
-    def __init__(self, write: Write, *, write_alone: Write | None = None) -> None:
-        """``write_alone`` is for one who calls again while nobody else has."""
+    def __init__(
+        self,
+        write: Callable[[Jobs], Awaitable[list[Enqueued]]],
+        join: Callable[[Sequence[Jobs]], Jobs],
+        *,
+        write_alone: Callable[[Jobs], Awaitable[list[Enqueued]]] | None = None,
+    ) -> None:
+        """``write_alone`` is for one who calls again while nobody else has; ``join`` makes one call of several."""
         self._write = write
+        self._join = join
         self._write_alone = write_alone or write
         self._last_caller = 0
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[_Call[Jobs]] = deque()
         self._is_busy = False
         self._drain_task: asyncio.Task[None] | None = None
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def enqueue(self, jobs: Jobs) -> list[Enqueued]:
         """Write jobs, alone if nobody else does, else with others."""
         if self._is_busy:
             call = _Call(jobs, asyncio.get_running_loop().create_future())
@@ -69,8 +104,8 @@ class Coalescer:
             for call in self._waiting:  # only if we were cancelled: the loop is closing
                 call.result.cancel()
 
-    def _take(self) -> list[_Call]:
-        calls: list[_Call] = []
+    def _take(self) -> list[_Call[Jobs]]:
+        calls: list[_Call[Jobs]] = []
         count = 0
         while self._waiting and (not calls or count + len(self._waiting[0].jobs) <= MAX_COALESCED):
             call = self._waiting.popleft()
@@ -79,10 +114,10 @@ class Coalescer:
                 count += len(call.jobs)
         return calls
 
-    async def _write_together(self, calls: list[_Call]) -> None:
+    async def _write_together(self, calls: list[_Call[Jobs]]) -> None:
         if len(calls) > 1:
             try:
-                combined = await self._write(_joined_jobs([call.jobs for call in calls]))
+                combined = await self._write(self._join([call.jobs for call in calls]))
             except StoreUnavailable as error:  # it may have been written: to try again could do it twice
                 for call in calls:
                     _reject(call, error)
@@ -103,7 +138,14 @@ class Coalescer:
                 _resolve(call, results)
 
 
-def _joined_jobs(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
+def joined_audited(parts: Sequence[AuditedJobs]) -> AuditedJobs:
+    """Put audited calls together."""
+    return AuditedJobs(
+        joined_jobs([part.jobs for part in parts]), [record for part in parts for record in part.records]
+    )
+
+
+def joined_jobs(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
     """Put jobs together; those that are alike stay so."""
     first = parts[0]
     if isinstance(first, UniformJobs):
@@ -117,11 +159,11 @@ def _joined_jobs(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
     return [job for part in parts for job in part]
 
 
-def _resolve(call: _Call, results: list[Enqueued]) -> None:
+def _resolve(call: _Call[Jobs], results: list[Enqueued]) -> None:
     if not call.result.done():
         call.result.set_result(results)
 
 
-def _reject(call: _Call, error: Exception) -> None:
+def _reject(call: _Call[Jobs], error: Exception) -> None:
     if not call.result.done():
         call.result.set_exception(error)

@@ -13,6 +13,7 @@ import msgspec
 from onward.app import App
 from onward.control_flow import DoNotRetry
 from onward.core import core_of, run_elsewhere
+from onward.engine.access import AuditRecord
 from onward.engine.contract import Producer
 from onward.engine.values import Claim, JobFilter
 from onward.job import Enqueued, JobRef, NewJob
@@ -51,11 +52,13 @@ class _Inline:
         self._app = app
         self._enqueuer = enqueuer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
+    ) -> list[Enqueued]:
         if connection is not None:
-            return await self._enqueuer.enqueue(jobs, connection=connection)
+            return await self._enqueuer.enqueue(jobs, connection=connection, audit=audit)
         _check_depth()
-        enqueued = await self._enqueuer.enqueue([_due(job) for job in jobs])
+        enqueued = await self._enqueuer.enqueue([_due(job) for job in jobs], audit=audit)
         await self._run(enqueued)
         return enqueued
 

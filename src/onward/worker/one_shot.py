@@ -49,6 +49,8 @@ log = logging.getLogger("onward.tick")
 
 _CONCURRENCY: Final = 100
 """Jobs run at once."""
+_MAX_ROUNDS: Final = 10
+"""Statements of one kind of maintenance in one tick: the next tick goes on with the rest."""
 _HEARTBEAT_JOIN_TIMEOUT: Final = 5.0
 """Seconds that a beat under way is waited for."""
 
@@ -79,14 +81,17 @@ class TickReport(msgspec.Struct, kw_only=True):
     """Given back, not run."""
     lost: int = 0
     """Taken from this tick while they ran: not recorded here."""
+    timed_out: bool = False
+    """The time was up: handlers that still ran were cancelled, and their jobs released."""
 
     def add(self, other: TickReport) -> None:
         """Count another tick in."""
         for field in _COUNTS:
             setattr(self, field, getattr(self, field) + getattr(other, field))
+        self.timed_out = self.timed_out or other.timed_out
 
 
-_COUNTS: Final = tuple(field for field in TickReport.__struct_fields__ if field != "ok")
+_COUNTS: Final = tuple(field for field in TickReport.__struct_fields__ if field not in {"ok", "timed_out"})
 _REPORT_FIELDS: Final[Mapping[Move, str]] = {
     Move.COMPLETE: "completed",
     Move.RETRY: "retried",
@@ -145,13 +150,16 @@ class Ticker:
         self._is_checked = False
         """Whether the store's settings have been checked, as a worker does when it starts."""
         self._is_stopping = False
+        self._is_timed_out = False
         self._running: set[asyncio.Task[None]] = set()
         """Those of the runs that may be cancelled: a handler is at work."""
         self.next_in: float | None = None
         """Seconds until there will be something to do, as far as the last tick could see; None: it saw nothing."""
 
-    async def tick(self, limit: int, *, queues: tuple[str, ...] = ("*",)) -> TickReport:
-        """Run maintenance, then run at most ``limit`` jobs.
+    async def tick(self, limit: int, *, queues: tuple[str, ...] = ("*",), timeout: float | None = None) -> TickReport:
+        """Run maintenance, then run at most ``limit`` jobs, for at most ``timeout`` seconds.
+
+        At the time limit no further job is claimed, running handlers are cancelled, and their jobs released (A6).
 
         Cancelled, it stops its handlers, gives back its claims and its term, and only then raises. Cancelled once more,
         it raises at once, and the rest of that goes on by itself.
@@ -161,15 +169,29 @@ class Ticker:
         """
         check_at_least("limit", limit, 1)
         # In a task that is never cancelled: a claim or a term that the store has granted would be lost with its answer.
+        self._is_stopping = self._is_timed_out = False
         work = asyncio.create_task(self._tick(limit, queues), name="onward-tick")
+        timer = None if timeout is None else asyncio.get_running_loop().call_later(timeout, self._time_out)
         try:
-            return await asyncio.shield(work)
+            report = await asyncio.shield(work)
         except asyncio.CancelledError:
-            self._is_stopping = True
-            for run in self._running:
-                run.cancel()
+            self._stop()
             await asyncio.wait([work])
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        report.timed_out = self._is_timed_out
+        return report
+
+    def _time_out(self) -> None:
+        self._is_timed_out = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        for run in self._running:
+            run.cancel()
 
     async def _tick(self, limit: int, queues: tuple[str, ...]) -> TickReport:
         report = TickReport()
@@ -228,7 +250,9 @@ class Ticker:
     async def _repeat(self, step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
         """Do a step of maintenance until it has nothing more to do, or the tick is to stop."""
         done = 0
-        while not self._is_stopping:
+        for _ in range(_MAX_ROUNDS):
+            if self._is_stopping:
+                break
             result = await step()
             done += result.changed
             if not result.more:

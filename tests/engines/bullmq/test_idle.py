@@ -74,7 +74,7 @@ async def exchanged(engine: BullMQEngine, wanted: ClaimRequest, *done: Claim) ->
 async def until(holds: Callable[[], object]) -> None:
     """Wait for what another process or the server will do."""
     async with asyncio.timeout(DEADLINE):
-        while not holds():  # noqa: ASYNC110 - the server does not ring
+        while not holds():
             await asyncio.sleep(0.001)
 
 

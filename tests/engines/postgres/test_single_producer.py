@@ -320,7 +320,7 @@ async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     async with turns_of_the_loop() as turns:
         for number in range(5):
             begun = turns.count
-            while turns.count == begun:  # noqa: ASYNC110 - until the loop has had a turn
+            while turns.count == begun:
                 await asyncio.sleep(0)
             now += 0.02
             before = turns.count

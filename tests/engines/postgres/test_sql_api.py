@@ -14,9 +14,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from onward.engine.access import AuditQuery
+from onward.engine.checked import CheckedEngine
+from onward.engine.values import JobFilter
 from onward.engines.postgres.engine import PostgresEngine
 from onward.keys import digest
 from onward.lifecycle import Complete, JobStatus
+from tests.conformance.access_values import digest_of, record, session, token
 from tests.conformance.driver import PAST_LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore
 
@@ -216,6 +220,11 @@ async def test_a_role_without_leave_sees_and_does_nothing(driver: Driver, store:
             "select onward.prune(null, 1, 'x', 1)",
             "select nextval('onward.job_seq')",
             "select onward.allow_worker(current_role)",
+            "select onward.allow_server(current_role)",
+            "select onward.prune_audit('1 day', 1)",
+            "select * from onward.token",
+            "select * from onward.session",
+            "select * from onward.audit",
         ):
             with pytest.raises(forbidden):
                 connection.execute(statement.replace("onward.", f"{store.schema}."))
@@ -349,9 +358,77 @@ async def test_a_role_may_do_what_it_was_allowed_and_nothing_else(
         assert {word for name, word in of_worker if name == table} == {"select"}, table
     assert {word for name, word in of_worker if name == "claim_gate"} == {"select", "update"}
     assert {word for name, word in of_worker if name == "job"} == {"select", "insert", "update", "delete"}
-    assert of_worker.isdisjoint((name, "execute") for name in ("allow_worker", "allow_producer", "check_owner"))
+    owners_alone = {"allow_worker", "allow_producer", "allow_server", "check_owner"}
+    of_server = {"token", "session", "audit", "audit_no_seq", "prune_audit"}
+    assert not {name for name, _ in of_worker} & (owners_alone | of_server)
     assert not {word for _, word in of_worker} & {"truncate", "references", "trigger", "create"}
     assert not [name for name, _ in of_worker if name.startswith("history_day_2")]
+    call(store, f"allow_server('{role}')")
+    assert allowed(store, role) - of_worker == {
+        *[(name, word) for name in ("token", "session") for word in ("select", "insert", "update", "delete")],
+        *[("audit", word) for word in ("select", "insert")],
+        ("prune_audit", "execute"),
+    }
+
+
+async def test_a_server_adds_and_reads_records_and_changes_none(driver: Driver, store: PostgresStore, role: str):  # S5
+    call(store, f"allow_server('{role}')")
+    call(store, f"allow_server('{role}')")
+    engine = PostgresEngine(make_conninfo(store.url, options=f"-c role={role}"), schema=store.schema, clock=store.clock)
+    await engine.open()
+    server = Driver(store, CheckedEngine(engine))
+    try:
+        await server.engine.enqueue([new_job()], audit=record())
+        await server.engine.enqueue([new_job(idempotency_key="k")], audit=record())
+        await server.engine.cancel(JobFilter(), audit=record())
+        given = token(server)
+        await server.engine.save_token(given, audit=record())
+        await server.engine.save_session(session(server, given))
+        assert await server.engine.find_session(digest_of("cookie")) == (session(server, given), given)
+        await server.engine.touch_token(given.id)
+        assert await server.engine.revoke_token(given.id, audit=record())
+        assert len((await server.engine.audit(AuditQuery())).items) == 5
+    finally:
+        await engine.close()
+    with as_role(store, role) as connection:
+        for statement in (
+            "update onward.audit set actor = 'nobody'",
+            "delete from onward.audit",
+            "truncate onward.audit",
+            "alter table onward.audit disable row level security",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.replace("onward.", f"{store.schema}."))
+
+
+async def test_a_server_cannot_prune_records_of_the_last_thirty_days(
+    driver: Driver, store: PostgresStore, role: str
+):  # S5
+    call(store, f"allow_server('{role}')")
+    for _ in range(3):
+        await driver.engine.record_audit(record())
+    with psycopg.connect(store.url, autocommit=True) as owner:
+        ages = "update {0}.audit set at = clock_timestamp() - no * interval '29 days' + interval '1 hour'"
+        owner.execute(ages.format(store.schema))
+    with as_role(store, role) as connection:
+        for kept in ("0 days", "-100 years"):
+            connection.execute(f"select {store.schema}.prune_audit('{kept}', 1000)")
+        assert connection.execute(f"select no from {store.schema}.audit").fetchall() == [(1,)]
+
+
+async def test_a_worker_sees_neither_tokens_nor_sessions_nor_records(
+    driver: Driver, store: PostgresStore, role: str
+):  # S2, S5
+    call(store, f"allow_producer('{role}', may_cancel => true)")
+    call(store, f"allow_worker('{role}')")
+    await driver.engine.save_token(token(driver), audit=record())
+    with as_role(store, role) as connection:
+        for table in ("token", "session", "audit"):
+            for statement in ("select count(*) from {}", "insert into {} default values", "delete from {}"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(statement.format(f"{store.schema}.{table}"))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"select {store.schema}.prune_audit('1 day', 1)")
 
 
 CALLS = """
@@ -403,7 +480,7 @@ async def test_who_does_not_own_the_schema_cannot_allow_anything_and_is_told(
         owner.execute(f"grant usage on schema {store.schema} to {role}")
         owner.execute(f"grant execute on all functions in schema {store.schema} to {role}")
     with as_role(store, role) as connection:
-        for function in ("allow_producer", "allow_worker"):
+        for function in ("allow_producer", "allow_worker", "allow_server"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"may allow roles here, and you are {role}"):
                 connection.execute(f"select {store.schema}.{function}('{role}')")
 

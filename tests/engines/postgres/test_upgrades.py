@@ -225,6 +225,18 @@ async def test_workers_that_own_nothing_go_on_after_an_upgrade(
 
 
 @WAYS
+async def test_a_server_goes_on_after_an_upgrade(store: PostgresStore, roles: tuple[str, str], way: Way):  # O9, S5
+    server, worker = roles
+    run(store, f"select onward.allow_server('{server}')")
+    run(store, f"select onward.allow_worker('{worker}')")
+    way(store)
+    assert run(store, "select count(*) from onward.audit", server) == [(0,)]
+    assert run(store, "select count(*) from onward.paint", server) == [(0,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(store, "select count(*) from onward.audit", worker)
+
+
+@WAYS
 async def test_a_reader_of_the_jobs_is_no_worker_after_an_upgrade(
     driver: Driver, store: PostgresStore, roles: tuple[str, str], way: Way
 ):  # G8

@@ -33,7 +33,7 @@ def commits(statements: list[str]) -> int:
 async def piled_up(engine: SQLiteEngine, count: int) -> None:
     """Wait until so many requests wait for the writer."""
     queue = engine._writer._queue
-    while len(queue._urgent) + len(queue._requests) < count:  # noqa: ASYNC110 - gives way to those about to ask
+    while len(queue._urgent) + len(queue._requests) < count:
         await asyncio.sleep(0)
 
 

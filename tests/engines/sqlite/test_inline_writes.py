@@ -220,7 +220,7 @@ async def test_what_waits_for_the_thread_is_not_overtaken(writer, engine):
         await asyncio.sleep(0)
         second = threading.Thread(target=engine.enqueue_sync, args=([new_job(payload="2")],))
         second.start()
-        while len(writer._queue._requests) < 2:  # noqa: ASYNC110 - the other thread is about to ask
+        while len(writer._queue._requests) < 2:
             await asyncio.sleep(0)
         busy_writer.release()
         await first

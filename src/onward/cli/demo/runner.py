@@ -19,11 +19,11 @@ from onward.cli.demo import ledger, workers
 from onward.cli.demo.kinds import CRASHER, KINDS, Kind
 from onward.cli.demo.tasks import make_app
 from onward.cli.demo.verification import Verification, verify
-from onward.cli.units import count
 from onward.core import core_of
 from onward.engine.values import JobFilter, QueueInfo, Rate, WorkerInfo
 from onward.job import Job, NewJob
 from onward.lifecycle import FINISHED, HELD, JobStatus
+from onward.service.wording import count
 
 POLL_INTERVAL: Final = 0.12
 """Seconds between two looks at the store."""

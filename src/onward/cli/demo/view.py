@@ -17,8 +17,8 @@ from onward.cli.demo import workers
 from onward.cli.demo.kinds import KINDS
 from onward.cli.demo.runner import DemoState, LogEntry
 from onward.cli.demo.verification import Verification
-from onward.cli.units import count
 from onward.lifecycle import FINISHED, HELD, JobStatus
+from onward.service.wording import count
 
 _COUNT_INTERVAL: Final = 1.0
 """Seconds between two counts when there is no live table."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from onward.clock import Clock, moment_of
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord, enqueued_count
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import (
     Changed,
@@ -38,7 +39,18 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
+from onward.engines.bullmq import (
+    access,
+    admin,
+    claims,
+    diagnostics,
+    enqueue,
+    leases,
+    maintenance,
+    queries,
+    schedules,
+    settle,
+)
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.connections import Connections
@@ -177,8 +189,16 @@ class BullMQEngine:
 
     # `within` never comes this far: see capabilities.
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,  # noqa: ARG002
+        audit: AuditRecord | None = None,
+    ) -> list[Enqueued]:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.enqueue(jobs), audit, enqueued_count)
         if not jobs:
             return []
         if len(jobs) > _MAX_JOBS_TO_COALESCE:
@@ -367,33 +387,62 @@ class BullMQEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.cancel(which, reason=reason, limit=limit), audit, len)
         changed = await self.run_plan(admin.cancel(self.keys, self.registry, which, limit))
         if changed:
             log.info("jobs taken back", extra={"count": len(changed), "reason": reason})
             self._listener.notify({change.ref.queue for change in changed}, SignalKind.CANCELLED)
         return changed
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.replay(which, limit=limit), audit, len)
         changed = await self.run_plan(admin.replay(self.keys, self.registry, which, limit))
         self._listener.notify({change.ref.queue for change in changed})
         return changed
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.delete(which, limit=limit), audit, len)
         return await self.run_plan(admin.delete(self.keys, self.registry, which, limit))
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.edit(ref, change), audit, lambda job: int(job is not None))
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
             raise InvalidValue("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
         return await self.run_plan(admin.edit(self.keys, ref, change, is_prioritized=is_prioritized))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
+        if audit is not None:
+            return await self._audited(lambda: self.configure(queue, change), audit, lambda _: 1)
         info = await self.run_plan(admin.configure(self.keys, self.registry, queue, change))
         self._listener.notify((queue,), SignalKind.CHANGED)
         await self._listener.claim_now(queue)
@@ -426,6 +475,69 @@ class BullMQEngine:
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self.run_plan(maintenance.prune(self.keys, self.registry, term, limit, self._sweep))
+
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self.run_plan(access.save_token(self.keys, token)), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self.run_plan(access.tokens(self.keys))
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        return await self.run_plan(access.find_token(self.keys, token_id))
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self.run_plan(access.revoke_token(self.keys, token_id)), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        await self.run_plan(access.touch_token(self.keys, token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self.run_plan(access.save_session(self.keys, session)), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self.run_plan(access.find_session(self.keys, digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        await self.run_plan(access.touch_session(self.keys, digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self.run_plan(access.delete_session(self.keys, digest)), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return await self.run_plan(access.record(self.keys, record))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self.run_plan(access.audit(self.keys, query, cursor, limit))
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self.run_plan(access.prune(self.keys, keep_audit, keep_sessions))
+
+    async def _change(
+        self, change: Callable[[], Awaitable[T]], audit: AuditRecord | None, count: Callable[[T], int]
+    ) -> T:
+        return await change() if audit is None else await self._audited(change, audit, count)
+
+    async def _audited(self, change: Callable[[], Awaitable[T]], audit: AuditRecord, count: Callable[[T], int]) -> T:
+        """Write the record, then do the change, then note its count: there is no change without a record (S5)."""
+        is_new = await self.run_plan(access.record(self.keys, replace(audit, count=None)))
+        result = await change()
+        if is_new:
+            await self.run_plan(access.set_count(self.keys, audit.id, count(result)))
+        return result
 
     # Driving plans
 

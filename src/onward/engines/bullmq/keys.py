@@ -27,6 +27,15 @@ class Keys:
         self.generation = f"{self.onward_root}generation"
         self.prioritized = f"{self.onward_root}prioritized"
         self.idempotency_keys = f"{self.onward_root}idempotency_keys"
+        self.tokens = f"{self.onward_root}tokens"
+        self.tokens_used = f"{self.onward_root}tokens_used"
+        self.tokens_revoked = f"{self.onward_root}tokens_revoked"
+        self.sessions = f"{self.onward_root}sessions"
+        self.sessions_seen = f"{self.onward_root}sessions_seen"
+        self.audit = f"{self.onward_root}audit"
+        self.audit_records = f"{self.onward_root}audit_records"
+        self.audit_counts = f"{self.onward_root}audit_counts"
+        self.audit_number = f"{self.onward_root}audit_number"
 
     def base(self, queue: str) -> str:
         """What all keys of a queue begin with."""
@@ -35,6 +44,10 @@ class Keys:
     def meta(self, queue: str) -> str:
         """The key by which a queue is there."""
         return f"{self.root}{queue}:meta"
+
+    def sessions_of(self, token_id: str) -> str:
+        """The key that lists the sessions of a token."""
+        return f"{self.onward_root}sessions:{token_id}"
 
     def script_arguments(self) -> tuple[object, ...]:
         """The arguments that every script begins with: see ``lua/lib/queue.lua``."""

@@ -192,6 +192,7 @@ def matches(which: JobFilter, job: Job) -> bool:
         and (which.ids is None or job.id in which.ids)
         and (which.status is None or job.status in {_STATUS_ALIASES.get(state, state) for state in which.status})
         and (which.org_id is None or job.org_id == which.org_id)
+        and (which.orgs is None or job.org_id in which.orgs)
         and (which.worker_id is None or job.worker_id == which.worker_id)
         and (which.error_contains is None or which.error_contains.lower() in (job.last_error or "").lower())
         and (which.created_after is None or job.created_at > which.created_after)

@@ -20,7 +20,7 @@ from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, JobStatus, Move
-from onward.pg.plan_runner import Plan, Row
+from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import check_queue_name
 
 DEFAULT_QUEUE_OPTIONS: Final = {
@@ -43,17 +43,26 @@ def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[li
     return _changed(picked, (yield schema.statement("cancel", [names, ids, reason])))
 
 
-def replay(schema: Schema, which: JobFilter, limit: int, *, notify: bool) -> Plan[list[Changed]]:
-    """Give ended jobs a new life, each by itself: what the policy of a queue refuses stays as it is."""
+def replay(schema: Schema, which: JobFilter, limit: int, *, notify: bool, in_transaction: bool) -> Plan[list[Changed]]:
+    """Give ended jobs a new life, each by itself: what the policy of a queue refuses stays as it is.
+
+    ``in_transaction``: the statements are part of one, which a refused one must not end.
+    """
     picked = yield from _pick(schema, which, MOVES[Move.REPLAY][0], limit)
     changed = []
     for name, id, status, singleton_key in picked:
         if singleton_key is not None and (yield schema.statement("live_jobs_by_key", [[name], [singleton_key]])):
             continue
+        if in_transaction:
+            yield Statement("savepoint onward_replay")
         try:
             moved = yield schema.statement("replay", [name, id])
         except pg.UniqueViolation:
+            if in_transaction:
+                yield Statement("rollback to savepoint onward_replay")
             continue
+        if in_transaction:
+            yield Statement("release savepoint onward_replay")
         if moved:
             changed.append(Changed(JobRef(name, id), JobStatus(status)))
     if notify:

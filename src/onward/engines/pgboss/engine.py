@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from psycopg import errors as pg
 
 from onward.clock import Clock
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -43,9 +44,10 @@ from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import JobStatus
+from onward.pg.access import AccessTables, no_jobs
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
 from onward.pg.claim_blockers import claim_problems
-from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
@@ -161,7 +163,9 @@ class PgBossEngine:
         self.ids = enqueue.IdGenerator()
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = OpenClaims()
-        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
+        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
+        self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
+        self._access = AccessTables(self.schema.companion.name, clock=clock)
         self._identity = ("", "")
         self._caller_transactions = CallerTransactions(self._connections, self.database, self._same_store)
 
@@ -252,8 +256,19 @@ class PgBossEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
+    ) -> list[Enqueued]:
         """See the contract."""
+        if audit is not None:
+            audited_jobs = AuditedJobs.of(jobs, audit)
+            if connection is not None or len(jobs) > MAX_COALESCED or not jobs or enqueue.has_keys(jobs):
+                return await self._enqueue_audited(audited_jobs, connection)
+            return await self._audited_coalescers.current().enqueue(audited_jobs)
         if not jobs:
             return []
         if connection is not None:
@@ -272,6 +287,13 @@ class PgBossEngine:
 
     async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return await self.run_plan(lambda: self._enqueue_plan(jobs), atomic=_is_more_than_one_statement(jobs))
+
+    async def _enqueue_audited(self, audited_jobs: AuditedJobs, connection: object | None = None) -> list[Enqueued]:
+        def plan() -> Plan[list[Enqueued]]:
+            jobs = audited_jobs.jobs
+            return self._access.audited_enqueue(self._enqueue_plan(jobs) if jobs else no_jobs(), audited_jobs)
+
+        return await self.run_plan(plan, atomic=True, connection=connection)
 
     def _enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         ids = self.ids.generate(len(jobs))
@@ -382,25 +404,56 @@ class PgBossEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        return await self.run_plan(lambda: admin.cancel(self.schema, which, reason, limit))
+        return await self._run(lambda: admin.cancel(self.schema, which, reason, limit), audit, len)
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        return await self.run_plan(lambda: admin.replay(self.schema, which, limit, notify=self.notifies))
+        in_transaction = audit is not None
+        return await self._run(
+            lambda: admin.replay(self.schema, which, limit, notify=self.notifies, in_transaction=in_transaction),
+            audit,
+            len,
+        )
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        return await self.run_plan(lambda: admin.delete(self.schema, which, limit))
+        return await self._run(lambda: admin.delete(self.schema, which, limit), audit, len)
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
-        return await self.run_plan(lambda: admin.edit(self.schema, ref, change, notify=self.notifies))
+        return await self._run(
+            lambda: admin.edit(self.schema, ref, change, notify=self.notifies), audit, lambda job: int(job is not None)
+        )
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
-        return await self.run_plan(lambda: admin.configure(self.schema, self.queue_cache, queue, change), atomic=True)
+        return await self.run_plan(
+            lambda: self._access.audited(
+                admin.configure(self.schema, self.queue_cache, queue, change), audit, lambda _: 1
+            ),
+            atomic=True,
+        )
 
     # Maintenance
 
@@ -441,7 +494,63 @@ class PgBossEngine:
             return MaintenanceResult()
         return await self.run_plan(lambda: maintenance.prune(self.schema, term, limit))
 
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._run(lambda: self._access.save_token(token), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self.run_plan(self._access.tokens)
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        return await self.run_plan(lambda: self._access.find_token(token_id))
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._run(lambda: self._access.revoke_token(token_id), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        await self.run_plan(lambda: self._access.touch_token(token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._run(lambda: self._access.save_session(session), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self.run_plan(lambda: self._access.find_session(digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        await self.run_plan(lambda: self._access.touch_session(digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._run(lambda: self._access.delete_session(digest), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return bool(await self.run_plan(lambda: self._access.record([record])))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self.run_plan(lambda: self._access.audit(query, cursor, limit))
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self.run_plan(lambda: self._access.prune(keep_audit, keep_sessions))
+
     # Driving plans
+
+    async def _run(self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]) -> T:
+        """Drive a plan, and write its record in the same transaction."""
+        if audit is None:
+            return await self.run_plan(plan)
+        return await self.run_plan(lambda: self._access.audited(plan(), audit, count), atomic=True)
 
     async def execute(self, name: str, values: list[Any] | None = None) -> Sequence[Row]:
         """Execute one statement of ours, by its name."""

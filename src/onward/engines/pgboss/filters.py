@@ -43,6 +43,8 @@ class Condition:
             self.add(f"s.status = any ({value(sorted(which.status))}::text[])")
         if which.org_id is not None:
             self.add(f"{org_of(schema)} = {value(which.org_id)}::text")
+        if which.orgs is not None:
+            self.add(f"{org_of(schema)} = any ({value(list(which.orgs))}::text[])")
         if which.worker_id is not None:
             matches_worker = (
                 f"h.worker_id = {value(which.worker_id)}::text and h.queue = j.name and h.started_at = j.started_on"

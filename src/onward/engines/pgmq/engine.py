@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -44,8 +45,9 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
+from onward.pg.access import AccessTables, no_jobs
 from onward.pg.claim_blockers import claim_problems
-from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
 from onward.pg.companion_tables import CompanionSchema
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
@@ -168,7 +170,9 @@ class PGMQEngine:
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = OpenClaims()
         self._notifies = notify
-        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
+        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
+        self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
+        self._access = AccessTables(NAME)
         self._identity = ("", "")
         self._probe: SchemaProbe | None = None
         self._caller_transactions = caller_transaction.CallerTransactions(
@@ -264,8 +268,24 @@ class PGMQEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
+    ) -> list[Enqueued]:
         """See the contract."""
+        if audit is not None:
+            audited_jobs = AuditedJobs.of(jobs, audit)
+            if connection is not None:
+                notification = ALL_QUEUES if self._notifies else None
+                return await self._caller_transactions.drive(
+                    connection, lambda: self._audited_plan(audited_jobs, notification)
+                )
+            if len(jobs) > MAX_COALESCED or not jobs:
+                return await self._enqueue_audited(audited_jobs)
+            return await self._audited_coalescers.current().enqueue(audited_jobs)
         if not jobs:
             return []
         if connection is not None:
@@ -290,6 +310,15 @@ class PGMQEngine:
     async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._notification(jobs) as notification:
             return await self._run_plan(lambda: self._enqueue_plan(jobs, notification))
+
+    async def _enqueue_audited(self, audited_jobs: AuditedJobs) -> list[Enqueued]:
+        with self._notification(audited_jobs.jobs) as notification:
+            return await self._run_plan(lambda: self._audited_plan(audited_jobs, notification), atomic=True)
+
+    def _audited_plan(self, audited_jobs: AuditedJobs, notification: str | None) -> Plan[list[Enqueued]]:
+        jobs = audited_jobs.jobs
+        plan = self._enqueue_plan(jobs, notification) if jobs else no_jobs()
+        return self._access.audited_enqueue(plan, audited_jobs)
 
     def _enqueue_plan(self, jobs: Sequence[NewJob], notification: str | None) -> Plan[list[Enqueued]]:
         return enqueue.enqueue(jobs, self.settings, CAPABILITIES, notification=notification)
@@ -423,30 +452,51 @@ class PGMQEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: admin.cancel(which, reason, limit, self.settings, columns))
+        return await self._change(lambda: admin.cancel(which, reason, limit, self.settings, columns), audit, len)
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: admin.replay(which, limit, self.settings, columns))
+        return await self._change(lambda: admin.replay(which, limit, self.settings, columns), audit, len)
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: admin.delete(which, limit, self.settings, columns))
+        return await self._change(lambda: admin.delete(which, limit, self.settings, columns), audit, len)
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: admin.edit(ref, change, self.settings, columns))
+        return await self._change(
+            lambda: admin.edit(ref, change, self.settings, columns), audit, lambda job: int(job is not None)
+        )
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: admin.configure(queue, change, self.settings, columns))
+        return await self._change(lambda: admin.configure(queue, change, self.settings, columns), audit, lambda _: 1)
 
     # Maintenance
 
@@ -470,16 +520,76 @@ class PGMQEngine:
         """See the contract."""
         return await self._run_plan(lambda: maintenance.prune(term, limit))
 
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self._access.save_token(token), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self._run_plan(self._access.tokens)
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        return await self._run_plan(lambda: self._access.find_token(token_id))
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self._access.revoke_token(token_id), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        await self._run_plan(lambda: self._access.touch_token(token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self._access.save_session(session), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self._run_plan(lambda: self._access.find_session(digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        await self._run_plan(lambda: self._access.touch_session(digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self._access.delete_session(digest), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return bool(await self._run_plan(lambda: self._access.record([record])))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self._run_plan(lambda: self._access.audit(query, cursor, limit))
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self._run_plan(lambda: self._access.prune(keep_audit, keep_sessions))
+
     # Driving plans
 
-    async def _run_plan(self, plan: Callable[[], Plan[T]]) -> T:
-        """Drive a plan on a connection of ours."""
+    async def _change(self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]) -> T:
+        """Drive a plan, and write its record in the same transaction."""
+        if audit is None:
+            return await self._run_plan(plan)
+        return await self._run_plan(lambda: self._access.audited(plan(), audit, count), atomic=True)
+
+    async def _run_plan(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_MAX_TRIES)):
                 try:
                     async with self._connections.borrowed() as connection:
-                        return await arun(plan(), caller_transaction.on_async_psycopg(connection))
+                        execute = caller_transaction.on_async_psycopg(connection)
+                        if not atomic:
+                            return await arun(plan(), execute)
+                        async with connection.transaction():
+                            return await arun(plan(), execute)
                 except RETRYABLE:
                     if not left:
                         raise

@@ -75,6 +75,8 @@ class MessageQuery:
             self.add("status = any ({}::text[])", sorted(which.status))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
+        if which.orgs is not None:
+            self.add("org_id = any ({}::text[])", list(which.orgs))
         if which.worker_id is not None:
             self.add("worker_id = {}::text", which.worker_id)
         if which.error_contains is not None:

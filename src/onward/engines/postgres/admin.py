@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from onward.clock import MICROSECOND, micros_of
-from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
+from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, Rate, Retention
 from onward.engines.postgres import queries
 from onward.engines.postgres.filters import Condition, union_all
 from onward.engines.postgres.rows import optional_micros
@@ -92,12 +92,10 @@ def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
     return (yield from queries.get(schema, ref))
 
 
-def configure(schema: Schema, queue: str, change: QueueChange) -> Plan[QueueInfo]:
+def configure(schema: Schema, queue: str, change: QueueChange) -> Plan[None]:
     """Change what a queue is told to do."""
     columns = msgspec.json.encode(_columns(change)).decode()
     yield Statement(schema.configure, [schema.now, schema.channel, queue, columns])
-    (info,) = yield from queries.queues(schema, queue)
-    return info
 
 
 def _columns(change: QueueChange) -> dict[str, Any]:

@@ -16,6 +16,14 @@ from psycopg import errors as pg
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, moment_of
+from onward.engine.access import (
+    AccessSession,
+    AccessToken,
+    AuditQuery,
+    AuditRecord,
+    batch_count,
+    counted,
+)
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.event_reader import EventReader, Events, check_settings
 from onward.engine.restore import RESTORED, WENT_BACK, Home, RestoreGuard, no_claims, settle_only, without_claims
@@ -73,7 +81,8 @@ from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
 from onward.pg import caller_transaction
-from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.access import AccessTables, no_jobs
+from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
 from onward.pg.database import QUERY_TIMEOUT, Database
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import release_claims
@@ -140,6 +149,7 @@ class PostgresEngine:
         grant_hint = f"then: select {schema}.allow_worker('{{user}}')"
         self.database = Database(url, query_timeout=query_timeout, grant_hint=grant_hint)
         self.schema = Schema(schema, clock=clock)
+        self._access = AccessTables(schema, clock=clock, has_roles=True)
         self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = (
             self.database
@@ -166,8 +176,11 @@ class PostgresEngine:
         self._queue_cache = EnqueueCache()
         self._notify_throttle = NotifyThrottle(self._notify, self._queue_cache)
         self._coalescers = PerLoop(
-            lambda: Coalescer(self._enqueue_now, write_alone=partial(self._enqueue_now, is_only_caller=True))
+            lambda: Coalescer(
+                self._enqueue_now, joined_jobs, write_alone=partial(self._enqueue_now, is_only_caller=True)
+            )
         )
+        self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited_now, joined_audited))
         self._enqueue_plan = enqueue.EnqueuePlan(None, frozenset())
         """Of the last task's jobs."""
         self._blocked: frozenset[Token] = frozenset()
@@ -268,9 +281,15 @@ class PostgresEngine:
     # Enqueue
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, connection: object | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         """See the contract."""
+        if audit is not None:
+            return self._enqueue_audited(jobs, connection, audit)
         if connection is not None and jobs:
             return self._caller_transactions.drive(
                 connection,
@@ -289,6 +308,36 @@ class PostgresEngine:
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return self._enqueue_now(jobs)
         return self._coalescers.current().enqueue(jobs)
+
+    async def _enqueue_audited(
+        self, jobs: Sequence[NewJob], connection: object | None, audit: AuditRecord
+    ) -> list[Enqueued]:
+        self._single_producer = None
+        if connection is not None:
+            return await self._caller_transactions.drive(
+                connection, lambda: self._audited_plan(AuditedJobs.of(jobs, audit), self._caller_notice)
+            )
+        if not jobs:
+            await self.record_audit(counted(audit, 0))
+            return []
+        audited_jobs = AuditedJobs.of(jobs, audit)
+        if len(jobs) > MAX_COALESCED or enqueue.is_multi_statement(jobs):
+            return await self._enqueue_audited_now(audited_jobs)
+        return await self._audited_coalescers.current().enqueue(audited_jobs)
+
+    async def _enqueue_audited_now(self, audited_jobs: AuditedJobs) -> list[Enqueued]:
+        with self._notify_on_commit(audited_jobs.jobs) as notice:
+            return await self._run(
+                lambda: self._audited_plan(audited_jobs, notice),
+                atomic=not enqueue.is_single_audited_statement(audited_jobs.jobs),
+            )
+
+    def _audited_plan(self, audited_jobs: AuditedJobs, notice: str | None) -> Plan[list[Enqueued]]:
+        jobs, records = audited_jobs.jobs, audited_jobs.records
+        if jobs and enqueue.is_single_audited_statement(jobs):
+            return enqueue.enqueue_audited(self.schema, jobs, records, notice=notice, cache=self._queue_cache)
+        plan = enqueue.enqueue(self.schema, jobs, notice=notice) if jobs else no_jobs()
+        return self._access.audited_enqueue(plan, audited_jobs)
 
     async def _yield_then_add(self, single_producer: SingleProducer, jobs: UniformJobs) -> list[Enqueued]:
         await asyncio.sleep(0)
@@ -570,37 +619,75 @@ class PostgresEngine:
 
     # Operate
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self,
+        which: JobFilter,
+        *,
+        reason: str = "cancelled",
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        changed = await self._run(lambda: admin.cancel(self.schema, which, reason, limit), no_timeout=True)
+        changed = await self._change(
+            lambda: admin.cancel(self.schema, which, reason, limit), audit, len, no_timeout=True
+        )
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        changed = await self._run(lambda: admin.replay(self.schema, which, limit), no_timeout=True)
+        changed = await self._change(lambda: admin.replay(self.schema, which, limit), audit, len, no_timeout=True)
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        changed = await self._run(lambda: admin.delete(self.schema, which, limit), no_timeout=True)
+        changed = await self._change(lambda: admin.delete(self.schema, which, limit), audit, len, no_timeout=True)
         if changed:
             self._advance_soon(immediately=True)
         return changed
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
-        return await self._run(lambda: admin.edit(self.schema, ref, change))
+        return await self._change(lambda: admin.edit(self.schema, ref, change), audit, lambda job: int(job is not None))
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
-        info = await self._run_with_pauses(lambda: admin.configure(self.schema, queue, change))
+        await self._run_with_pauses(
+            lambda: self._access.audited(admin.configure(self.schema, queue, change), audit, lambda _: 1),
+            atomic=audit is not None,
+        )
         self._queue_cache.clear()
         self._single_producer = None
+        (info,) = await self.queues(queue)
         return info
+
+    async def _change(
+        self,
+        plan: Callable[[], Plan[T]],
+        audit: AuditRecord | None,
+        count: Callable[[T], int],
+        *,
+        no_timeout: bool = False,
+    ) -> T:
+        """Drive a plan, and write its record in the same transaction."""
+        if audit is None:
+            return await self._run(plan, no_timeout=no_timeout)
+        return await self._run(lambda: self._access.audited(plan(), audit, count), atomic=True, no_timeout=no_timeout)
 
     async def confirm_restore(self) -> None:
         """See the contract."""
@@ -675,13 +762,13 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: schedules.schedules(self.schema))
 
-    async def save_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract."""
-        return await self._run(lambda: schedules.upsert(self.schema, schedule))
+        return await self._change(lambda: schedules.upsert(self.schema, schedule), audit, lambda _: 1)
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._run(lambda: schedules.delete(self.schema, name))
+        return await self._change(lambda: schedules.delete(self.schema, name), audit, int)
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
@@ -695,18 +782,23 @@ class PostgresEngine:
     # Gather
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
+        self,
+        batch: NewBatch,
+        jobs: Sequence[NewJob] = (),
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
     ) -> list[Enqueued]:
         """See the contract."""
+
+        def plan(notice: str | None, *, can_copy: bool) -> Plan[list[Enqueued]]:
+            upsert = batches.upsert(self.schema, batch, jobs, notice=notice, can_copy=can_copy)
+            return self._access.audited(upsert, audit, lambda added: batch_count(added, has_jobs=bool(jobs)))
+
         if connection is not None:
-            return await self._caller_transactions.drive(
-                connection,
-                lambda: batches.upsert(self.schema, batch, jobs, notice=self._caller_notice, can_copy=False),
-            )
+            return await self._caller_transactions.drive(connection, lambda: plan(self._caller_notice, can_copy=False))
         with self._notify_on_commit(jobs) as notice:
-            added = await self._run(
-                lambda: batches.upsert(self.schema, batch, jobs, notice=notice, can_copy=self._can_copy), atomic=True
-            )
+            added = await self._run(lambda: plan(notice, can_copy=self._can_copy), atomic=True)
         self._advance_soon(immediately=True)
         return added
 
@@ -716,9 +808,9 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: batches.batches(self.schema, names, cursor, limit))
 
-    async def delete_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._run(lambda: batches.delete(self.schema, name))
+        return await self._change(lambda: batches.delete(self.schema, name), audit, int)
 
     async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
@@ -756,9 +848,15 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: archived_jobs.count(self.schema, which, by), no_timeout=True)
 
-    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def purge_archived(
+        self,
+        which: JobFilter,
+        *,
+        limit: int = 1000,
+        audit: AuditRecord | None = None,
+    ) -> list[Changed]:
         """See the contract."""
-        return await self._run(lambda: archived_jobs.purge(self.schema, which, limit), no_timeout=True)
+        return await self._change(lambda: archived_jobs.purge(self.schema, which, limit), audit, len, no_timeout=True)
 
     # Bookmarks
 
@@ -776,6 +874,56 @@ class PostgresEngine:
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
         return await self._run(lambda: events.commit_cursor(self.schema, name, holder, cursor))
+
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self._access.save_token(token), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self._run(self._access.tokens)
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        return await self._run(lambda: self._access.find_token(token_id))
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self._access.revoke_token(token_id), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        await self._run(lambda: self._access.touch_token(token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda: self._access.save_session(session), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self._run(lambda: self._access.find_session(digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        await self._run(lambda: self._access.touch_session(digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self._access.delete_session(digest), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return bool(await self._run(lambda: self._access.record([record])))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self._run(lambda: self._access.audit(query, cursor, limit), no_timeout=True)
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self._run(lambda: self._access.prune(keep_audit, keep_sessions))
 
     def _notify(self, notice: str) -> None:
         self._run_sync(lambda: leases.notify(self.schema, notice))
@@ -802,16 +950,16 @@ class PostgresEngine:
                         raise
         raise AssertionError
 
-    async def _run_with_pauses(self, plan: Callable[[], Plan[T]]) -> T:
+    async def _run_with_pauses(self, plan: Callable[[], Plan[T]], *, atomic: bool) -> T:
         """Drive a plan that somebody's transaction may hold up, some times, with pauses in between."""
         for pause in _PAUSES:
             try:
-                return await self._run(plan)
+                return await self._run(plan, atomic=atomic)
             except StoreBusy as error:
                 if not _is_lock_timeout(error):
                     raise
             await asyncio.sleep(pause)
-        return await self._run(plan)
+        return await self._run(plan, atomic=atomic)
 
     async def _add(self, job: SingleInsert) -> int:
         """Add a job by a single statement on a connection of ours; 0: it had to give way."""

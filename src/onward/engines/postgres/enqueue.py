@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from onward.clock import micros_of
+from onward.engine.access import AuditRecord
 from onward.engines.postgres import dependencies
 from onward.engines.postgres.enqueue_cache import EnqueueCache, Lane
 from onward.engines.postgres.maintenance import NextDue
@@ -18,6 +19,7 @@ from onward.ids import ids_in_parts, new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest, idempotency_digest
 from onward.pg import arrays, binary_copy
+from onward.pg.access import rows_of
 from onward.pg.listener import DUE
 from onward.pg.plan_runner import Plan, Rows, Statement
 
@@ -170,6 +172,35 @@ def enqueue(
     if has_batches(jobs):
         yield from dependencies.add_to_batches(schema, jobs, added)
     return added
+
+
+def is_single_audited_statement(jobs: Sequence[NewJob]) -> bool:
+    """Say whether one statement adds these jobs and writes the records of it."""
+    return not has_batches(jobs) and (len(jobs) == 1 or not has_keys(jobs))
+
+
+def enqueue_audited(
+    schema: Schema,
+    jobs: Sequence[NewJob],
+    records: Sequence[AuditRecord],
+    *,
+    notice: str | None,
+    cache: EnqueueCache | None = None,
+) -> Plan[list[Enqueued]]:
+    """Add jobs and write the records of it, by one statement: see :func:`is_single_audited_statement`."""
+    plan = enqueue(schema, jobs, notice=notice, cache=cache)
+    statement = next(plan)
+    audited = {
+        schema.enqueue_uniform: schema.enqueue_uniform_audited,
+        schema.enqueue_each: schema.enqueue_each_audited,
+        schema.enqueue_keyed: schema.enqueue_keyed_audited,
+    }
+    answer = yield Statement(audited[statement.text], [*statement.values, rows_of(records)])
+    try:
+        plan.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError
 
 
 def _enqueue(

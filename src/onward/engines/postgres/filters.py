@@ -46,6 +46,8 @@ class Condition:
             self.add("status = any ({}::text[])", sorted(which.status))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
+        if which.orgs is not None:
+            self.add("org_id = any ({}::text[])", list(which.orgs))
         if which.batch is not None:
             self.add('batch = {}::text collate "C" and batch is not null', which.batch)
         if which.worker_id is not None:

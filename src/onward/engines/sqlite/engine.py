@@ -10,6 +10,14 @@ from typing import Any, Final, TypeVar
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
+from onward.engine.access import (
+    AccessSession,
+    AccessToken,
+    AuditQuery,
+    AuditRecord,
+    batch_count,
+    enqueued_count,
+)
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
 from onward.engine.event_reader import EventReader, Events, check_settings
 from onward.engine.restore import RESTORED, Home, RestoreGuard, no_claims, settle_only, without_claims
@@ -38,6 +46,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.sqlite import (
+    access,
     admin,
     archived_jobs,
     batches,
@@ -179,13 +188,28 @@ class SQLiteEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
+    ) -> list[Enqueued]:
         """See the contract."""
+        if audit is not None:
+            return await self._enqueue_audited(jobs, connection, audit)
         if not jobs:
             return []
         if connection is not None:
             return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
         return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
+
+    async def _enqueue_audited(
+        self, jobs: Sequence[NewJob], connection: object | None, audit: AuditRecord
+    ) -> list[Enqueued]:
+        if connection is not None or not jobs:
+            work = access.audited(
+                lambda transaction: enqueue.enqueue(transaction, jobs) if jobs else [], audit, enqueued_count
+            )
+            return await self._writer.run(work) if connection is None else self._within(connection, work)
+        item = enqueue.AuditedJobs(jobs, audit)
+        return await self._writer.run_coalesced(enqueue.enqueue_all_audited, item, lambda _, __: None)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -294,25 +318,34 @@ class SQLiteEngine:
 
     # Admin
 
-    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def cancel(
+        self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: admin.cancel(transaction, which, reason, limit))
+        return await self._change(lambda transaction: admin.cancel(transaction, which, reason, limit), audit, len)
 
-    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def replay(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: admin.replay(transaction, which, limit))
+        return await self._change(lambda transaction: admin.replay(transaction, which, limit), audit, len)
 
-    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def delete(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: admin.delete(transaction, which, limit))
+        return await self._change(lambda transaction: admin.delete(transaction, which, limit), audit, len)
 
-    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+    async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
-        return await self._writer.run(lambda transaction: admin.edit(transaction, ref, change))
+        return await self._change(
+            lambda transaction: admin.edit(transaction, ref, change), audit, lambda job: int(job is not None)
+        )
 
-    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+    async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
-        return await self._writer.run(lambda transaction: admin.configure(transaction, queue, change))
+        return await self._change(lambda transaction: admin.configure(transaction, queue, change), audit, lambda _: 1)
+
+    async def _change(
+        self, work: Callable[[Transaction], T], audit: AuditRecord | None, count: Callable[[T], int]
+    ) -> T:
+        return await self._writer.run(access.audited(work, audit, count))
 
     async def confirm_restore(self) -> None:
         """See the contract."""
@@ -357,13 +390,13 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(schedules.schedules)
 
-    async def save_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract."""
-        return await self._writer.run(lambda transaction: schedules.save(transaction, schedule))
+        return await self._change(lambda transaction: schedules.save(transaction, schedule), audit, lambda _: 1)
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: schedules.delete(transaction, name))
+        return await self._change(lambda transaction: schedules.delete(transaction, name), audit, int)
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
@@ -376,12 +409,20 @@ class SQLiteEngine:
     # BatchStore
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
+        self,
+        batch: NewBatch,
+        jobs: Sequence[NewJob] = (),
+        *,
+        connection: object | None = None,
+        audit: AuditRecord | None = None,
     ) -> list[Enqueued]:
         """See the contract."""
-        if connection is not None:
-            return self._within(connection, lambda transaction: batches.save(transaction, batch, jobs))
-        return await self._writer.run(lambda transaction: batches.save(transaction, batch, jobs))
+        work = access.audited(
+            lambda transaction: batches.save(transaction, batch, jobs),
+            audit,
+            lambda answers: batch_count(answers, has_jobs=bool(jobs)),
+        )
+        return await self._writer.run(work) if connection is None else self._within(connection, work)
 
     async def batches(
         self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
@@ -389,9 +430,9 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(lambda transaction: batches.batches(transaction, names, cursor, limit))
 
-    async def delete_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: batches.delete(transaction, name))
+        return await self._change(lambda transaction: batches.delete(transaction, name), audit, int)
 
     async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
@@ -421,9 +462,11 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(lambda transaction: queries.count(transaction, which, by, "onward_archive"))
 
-    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+    async def purge_archived(
+        self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None
+    ) -> list[Changed]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: archived_jobs.purge(transaction, which, limit))
+        return await self._change(lambda transaction: archived_jobs.purge(transaction, which, limit), audit, len)
 
     # EventCursors
 
@@ -442,6 +485,59 @@ class SQLiteEngine:
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
         return await self._writer.run(lambda transaction: events.commit_cursor(transaction, name, holder, cursor))
+
+    # AccessStore
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda transaction: access.save_token(transaction, token), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self._reader.run(access.tokens)
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        found = await self._reader.run(lambda transaction: access.tokens(transaction, token_id))
+        return found[0] if found else None
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda transaction: access.revoke_token(transaction, token_id), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        if await self._reader.run(lambda transaction: access.token_needs_touch(transaction, token_id)):
+            await self._writer.run(lambda transaction: access.touch_token(transaction, token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._change(lambda transaction: access.save_session(transaction, session), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self._reader.run(lambda transaction: access.find_session(transaction, digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        if await self._reader.run(lambda transaction: access.session_needs_touch(transaction, digest)):
+            await self._writer.run(lambda transaction: access.touch_session(transaction, digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda transaction: access.delete_session(transaction, digest), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return bool(await self._writer.run(lambda transaction: access.record(transaction, [record])))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self._reader.run(lambda transaction: access.audit(transaction, query, cursor, limit))
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self._writer.run(lambda transaction: access.prune(transaction, keep_audit, keep_sessions))
 
     # The caller's transaction
 

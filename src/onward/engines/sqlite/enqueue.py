@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
+from onward.engine.access import AuditRecord, counted, enqueued_count
 from onward.engine.values import Retention
-from onward.engines.sqlite import dependencies
+from onward.engines.sqlite import access, dependencies
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
@@ -36,6 +38,26 @@ def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -
     buffer = _InsertBuffer(transaction)
     answers = [_add(buffer, batch, ids[end - len(batch) : end]) for batch, end in zip(batches, ends, strict=True)]
     buffer.write()
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedJobs:
+    """Jobs of one caller, and the record of it."""
+
+    jobs: Sequence[NewJob]
+    record: AuditRecord
+
+    def __len__(self) -> int:
+        """Return the number of jobs, by which the writer sizes its transactions."""
+        return len(self.jobs)
+
+
+def enqueue_all_audited(transaction: Transaction, batches: Sequence[AuditedJobs]) -> list[list[Enqueued]]:
+    """Add the jobs of several callers and the records of it, in one transaction."""
+    answers = enqueue_all(transaction, [batch.jobs for batch in batches])
+    records = [counted(batch.record, enqueued_count(answer)) for batch, answer in zip(batches, answers, strict=True)]
+    access.record(transaction, records)
     return answers
 
 

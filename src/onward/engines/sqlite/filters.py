@@ -39,6 +39,8 @@ def condition_of(which: JobFilter) -> tuple[str, dict[str, Any]]:
         add("status in (select value from json_each(:statuses))", statuses=json_text(sorted(which.status)))
     if which.org_id is not None:
         add("org_id = :org_id", org_id=which.org_id)
+    if which.orgs is not None:
+        add("org_id in (select value from json_each(:orgs))", orgs=json_text(which.orgs))
     if which.batch is not None:
         add("batch = :batch", batch=which.batch)
     if which.worker_id is not None:

@@ -28,7 +28,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 from operator import attrgetter
@@ -118,7 +118,7 @@ class SharedConnection:
     async def run_coalesced(
         self,
         work: Callable[[Transaction, list[Any]], list[T]],
-        item: Sequence[Any],
+        item: Sized,
         single_statement: Callable[[Transaction, Any], T | None],
     ) -> T:
         """Have an item done together with those that others share for the same work at the moment, by one call.
@@ -164,7 +164,7 @@ class SharedConnection:
     def run_coalesced_sync(
         self,
         work: Callable[[Transaction, list[Any]], list[T]],
-        item: Sequence[Any],
+        item: Sized,
         single_statement: Callable[[Transaction, Any], T | None],
     ) -> T:
         """Do the same, and wait for it on this thread."""

@@ -60,3 +60,52 @@ begin
   insert into onward.key_lock (key) select k.key from unnest(keys) k (key) order by k.key on conflict do nothing;
   delete from onward.key_lock where key = any (keys);
 end $$;
+
+-- Who may use the server, and what they have changed (S2, S5): onward.engine.access has the fields. Not in columns of type
+-- uuid and json: what is kept is given back letter by letter.
+create table onward.token (
+  id           text        collate "C" primary key,
+  name         text        not null,
+  digest       text        not null,
+  role         text        not null,
+  permissions  text[]      not null,
+  queues       text[],
+  orgs         text[],
+  created_at   timestamptz not null,
+  created_by   text        not null,
+  expires_at   timestamptz,
+  last_used_at timestamptz,
+  revoked_at   timestamptz
+);
+
+-- Removed with its token.
+create table onward.session (
+  digest       text        collate "C" primary key,
+  token_id     text        collate "C" not null references onward.token on delete cascade,
+  created_at   timestamptz not null,
+  last_seen_at timestamptz not null,
+  expires_at   timestamptz not null
+);
+
+create index session_token on onward.session (token_id);
+create index session_expires on onward.session (expires_at);
+
+create table onward.audit (
+  no         bigint      generated always as identity primary key,
+  id         text        collate "C" not null,
+  at         timestamptz not null,
+  actor      text        collate "C" not null,
+  role       text        not null,
+  action     text        not null,
+  target     text        collate "C" not null,
+  filter     text,
+  count      bigint,
+  orgs       text[],
+  request_id text        not null,
+  detail     text
+);
+
+create unique index audit_id on onward.audit (id);
+create index audit_at on onward.audit (at);
+create index audit_actor on onward.audit (actor, no);
+create index audit_target on onward.audit (target, no);

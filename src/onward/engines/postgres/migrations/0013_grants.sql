@@ -1,5 +1,69 @@
 -- Who may do what. It comes last, so that it holds for all that there is. A step that comes after it has to see to its own, but
--- for those who have been allowed to work or to add jobs: they are allowed again whenever steps have been applied.
+-- for those who have been allowed to work, to serve or to add jobs: they are allowed again whenever steps have been applied.
+
+-- Who may use the server, and what they have changed (S2, S5): onward.engine.access has the fields. Out of reach for producers and
+-- workers. Not in columns of type uuid and json: what is kept is given back letter by letter.
+create table onward.token (
+  id           text        collate "C" primary key,
+  name         text        not null,
+  digest       text        not null,
+  role         text        not null,
+  permissions  text[]      not null,
+  queues       text[],
+  orgs         text[],
+  created_at   timestamptz not null,
+  created_by   text        not null,
+  expires_at   timestamptz,
+  last_used_at timestamptz,
+  revoked_at   timestamptz
+);
+
+-- Removed with its token.
+create table onward.session (
+  digest       text        collate "C" primary key,
+  token_id     text        collate "C" not null references onward.token on delete cascade,
+  created_at   timestamptz not null,
+  last_seen_at timestamptz not null,
+  expires_at   timestamptz not null
+);
+
+create index session_token on onward.session (token_id);
+create index session_expires on onward.session (expires_at);
+
+create table onward.audit (
+  no         bigint      generated always as identity primary key,
+  id         text        collate "C" not null,
+  at         timestamptz not null,
+  actor      text        collate "C" not null,
+  role       text        not null,
+  action     text        not null,
+  target     text        collate "C" not null,
+  filter     text,
+  count      bigint,
+  orgs       text[],
+  request_id text        not null,
+  detail     text
+);
+
+create unique index audit_id on onward.audit (id);
+create index audit_at on onward.audit (at);
+create index audit_actor on onward.audit (actor, no);
+create index audit_target on onward.audit (target, no);
+
+-- Remove old records, some at a time; returns how many. Who may call this may not delete: 30 days stay, whatever is asked, and by
+-- the database's clock.
+create function onward.prune_audit(kept interval, max_records integer) returns integer
+  language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  pruned integer;
+begin
+  delete from onward.audit
+   where no in (select no from onward.audit
+                 where at < clock_timestamp() - greatest(kept, interval '30 days') order by at limit max_records);
+  get diagnostics pruned = row_count;
+  return pruned;
+end $$;
 
 -- Refuse a caller that does not own the schema: its grants would give nothing, with a mere warning.
 create function onward.check_owner() returns void
@@ -57,17 +121,17 @@ begin
                                          when relname = 'claim_gate' then 'select, update'
                                          else 'select, insert, update, delete' end || ' on table %s' end, oid::regclass)
       from pg_class where relnamespace = own_schema and relkind in ('r', 'p', 'v', 'S') and relname !~ '^history_day_[0-9]{8}$'
-       and pg_has_role(relowner, 'usage')
+       and relname not in ('token', 'session', 'audit', 'audit_no_seq') and pg_has_role(relowner, 'usage')
     union all
     select format('execute on routine %s', oid::regprocedure)
       from pg_proc where pronamespace = own_schema and pg_has_role(proowner, 'usage')
-       and proname not in ('allow_producer', 'allow_worker', 'check_owner')
+       and proname not in ('allow_producer', 'allow_worker', 'allow_server', 'check_owner', 'prune_audit')
   loop
     execute format('grant %s to %I', privilege, role);
   end loop;
   for part in
     select oid from pg_class where relnamespace = own_schema and relkind in ('r', 'p') and relname !~ '^history_day_[0-9]{8}$'
-       and pg_has_role(relowner, 'usage')
+       and relname not in ('token', 'session', 'audit') and pg_has_role(relowner, 'usage')
   loop
     continue when exists (select from pg_policy where polrelid = part and whose = any (polroles) and polname ~ '^worker_[0-9]+_');
     execute format('create policy %I on %s to %I using (true) with check (true)',
@@ -83,6 +147,34 @@ exception when lock_not_available or deadlock_detected then
               limit 1);
   raise exception 'role % was not allowed to work: % holds %; end that, or try again afterwards',
     role, coalesce(holder, 'another session'), coalesce(part::text, own_schema::text) using errcode = 'lock_not_available';
+end $$;
+
+-- Let a role serve: all that a worker may, and keep tokens, sessions and records. Records are added and read, never changed; old ones
+-- are removed by prune_audit.
+create function onward.allow_server(role name) returns void
+  language plpgsql
+  set lock_timeout = '500ms'
+as $$
+declare
+  whose  oid := coalesce((select r.oid from pg_roles r where r.rolname = role), 0);  -- 0: public
+  policy record;
+begin
+  perform onward.allow_worker(role);
+  execute format('grant select, insert, update, delete on onward.token, onward.session to %I', role);
+  execute format('grant select, insert on onward.audit to %I', role);
+  execute format('grant execute on function onward.prune_audit to %I', role);
+  for policy in
+    select * from (values
+      ('onward.token'::regclass,   'server',        'all',    'using (true) with check (true)'),
+      ('onward.session'::regclass, 'server',        'all',    'using (true) with check (true)'),
+      ('onward.audit'::regclass,   'server',        'select', 'using (true)'),
+      ('onward.audit'::regclass,   'server_insert', 'insert', 'with check (true)')) p (part, kind, command, rule)
+  loop
+    continue when exists (select from pg_policy where polrelid = policy.part and whose = any (polroles)
+                             and polname ~ format('^%s_[0-9]+_', policy.kind));
+    execute format('create policy %I on %s for %s to %I %s', format('%s_%s_%s', policy.kind, whose, role)::name, policy.part,
+                   policy.command, role, policy.rule);
+  end loop;
 end $$;
 
 -- Nobody but the owner sees or does anything here who was not allowed to.

@@ -17,7 +17,7 @@ MIGRATIONS: Final = load("onward.engines.postgres")
 
 # A step may bring a table that a trigger writes to, and then workers of the version before do; or make a function anew,
 # and then nobody may call it. Who was allowed is asked before the steps. That somebody has a policy of theirs, or may
-# call one of the two functions, does not make them a worker or a producer.
+# call one of the two functions, does not make them a worker, a server or a producer.
 _AGAIN: Final = """
 with role as (select oid, rolname from pg_catalog.pg_roles union all select 0, 'public'),
 ours as (select oid from pg_catalog.pg_namespace where nspname = $1)
@@ -25,6 +25,12 @@ select pg_catalog.format('select onward.allow_worker(%L)', r.rolname)
   from ours o
   join pg_catalog.pg_class c on c.relnamespace = o.oid and c.relname = 'job'
   join pg_catalog.pg_policy p on p.polrelid = c.oid and p.polname ~ '^worker_[0-9]+_'
+  join role r on r.oid = any (p.polroles)
+union all
+select pg_catalog.format('select onward.allow_server(%L)', r.rolname)
+  from ours o
+  join pg_catalog.pg_class c on c.relnamespace = o.oid and c.relname = 'token'
+  join pg_catalog.pg_policy p on p.polrelid = c.oid and p.polname ~ '^server_[0-9]+_'
   join role r on r.oid = any (p.polroles)
 union all
 select pg_catalog.format('select onward.allow_producer(%L, %L)', r.rolname, bool_or(p.proname = 'cancel'))

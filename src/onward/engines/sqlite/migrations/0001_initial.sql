@@ -153,6 +153,58 @@ create table onward_leader (
   renewed_at integer not null  -- later than now: the clock has been set back, and `until` means nothing
 ) strict;
 
+-- Who may use the server, and what they have changed (S2, S5): onward.engine.access has the fields. Lists are JSON arrays.
+create table onward_token (
+  id           text    primary key,
+  name         text    not null,
+  digest       text    not null,
+  role         text    not null,
+  permissions  text    not null,
+  queues       text,
+  orgs         text,
+  created_at   integer not null,
+  created_by   text    not null,
+  expires_at   integer,
+  last_used_at integer,
+  revoked_at   integer
+) strict, without rowid;
+
+create table onward_session (
+  digest       text    primary key,
+  token_id     text    not null,
+  created_at   integer not null,
+  last_seen_at integer not null,
+  expires_at   integer not null
+) strict, without rowid;
+
+create index onward_session_token on onward_session (token_id);
+create index onward_session_expires on onward_session (expires_at);
+
+create table onward_audit (
+  no         integer primary key,
+  id         text    not null,
+  at         integer not null,
+  actor      text    not null,
+  role       text    not null,
+  action     text    not null,
+  target     text    not null,
+  filter     text,
+  count      integer,
+  orgs       text,
+  request_id text    not null,
+  detail     text
+) strict;
+
+create unique index onward_audit_id on onward_audit (id);
+create index onward_audit_at on onward_audit (at);
+create index onward_audit_actor on onward_audit (actor);
+create index onward_audit_target on onward_audit (target);
+
+create trigger onward_audit_append_only before update on onward_audit
+begin
+  select raise(abort, 'audit records cannot be changed');
+end;
+
 -- For people with a console: times as text, and the simplified status (H6).
 create view onward_jobs as
 select id, queue, type, status,

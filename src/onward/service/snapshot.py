@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from onward.app import App
-from onward.cli.workers import is_silent
 from onward.core import core_of
 from onward.engine.values import ANY_TYPE, EngineInfo, JobFilter, QueueInfo, WorkerInfo
 from onward.lifecycle import WAITING, JobStatus
@@ -100,3 +99,8 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
+    """Say whether a worker counts as dead."""
+    return worker.last_heartbeat is not None and now - worker.last_heartbeat > timeout

@@ -1,0 +1,2 @@
+-- End a session.
+delete from onward_session where digest = :digest

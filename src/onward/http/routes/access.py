@@ -1,0 +1,92 @@
+"""Sessions, tokens, and the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from onward.engine.access import AuditQuery
+from onward.http.authentication import COOKIE
+from onward.http.endpoints import Call, Reply, endpoint
+from onward.service.values import AuditPage, IdentityView, NewToken, TokenList, TokenRequest, TokenView
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token to exchange for a session."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        """Leave the secret out of logs and tracebacks."""
+        return "Login(token='…')"
+
+
+class AuditParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which records, and which page of them."""
+
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+    cursor: str | None = None
+    limit: int = 50
+
+
+async def login(call: Call) -> Reply:
+    session = await call.services.access.create_session(call.identity)
+    view = await call.services.access.whoami(session.identity)
+    return Reply(value=view, status=201, headers={"Set-Cookie": _cookie(call, session.secret)})
+
+
+async def whoami(call: Call) -> IdentityView:
+    return await call.services.access.whoami(call.identity)
+
+
+async def logout(call: Call) -> Reply:
+    await call.services.access.logout(call.identity)
+    return Reply(status=204, headers={"Set-Cookie": _cookie(call, "", age=0)})
+
+
+def _cookie(call: Call, secret: str, age: int | None = None) -> str:
+    scope = call.request.scope
+    path = scope.get("root_path", "") or "/"
+    parts = [f"{COOKIE}={secret}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
+    if call.request.url.scheme == "https":
+        parts.append("Secure")
+    if age is not None:
+        parts.append(f"Max-Age={age}")
+    return "; ".join(parts)
+
+
+async def list_tokens(call: Call) -> TokenList:
+    return await call.services.access.list_tokens(call.identity)
+
+
+async def create_token(call: Call) -> NewToken:
+    return await call.services.access.create_token(call.identity, call.body)
+
+
+async def revoke_token(call: Call) -> TokenView:
+    return await call.services.access.revoke_token(call.identity, call.path["id"])
+
+
+async def list_audit(call: Call) -> AuditPage:
+    asked: AuditParameters = call.query
+    query = AuditQuery(
+        actor=asked.actor, action=asked.action, target=asked.target, after=asked.after, before=asked.before
+    )
+    return await call.services.audit.list(call.identity, query, cursor=asked.cursor, limit=asked.limit)
+
+
+ENDPOINTS: Final = (
+    endpoint("POST", "/session", "session.create", login, body=Login, returns=IdentityView, status=201),
+    endpoint("GET", "/session", "session.get", whoami, returns=IdentityView),
+    endpoint("DELETE", "/session", "session.delete", logout, status=204),
+    endpoint("GET", "/tokens", "tokens.list", list_tokens, returns=TokenList),
+    endpoint("POST", "/tokens", "tokens.create", create_token, body=TokenRequest, returns=NewToken, status=201),
+    endpoint("DELETE", "/tokens/{id}", "tokens.revoke", revoke_token, returns=TokenView),
+    endpoint("GET", "/audit", "audit.list", list_audit, query=AuditParameters, returns=AuditPage),
+)
