@@ -1461,6 +1461,11 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
+        "listener: who was not notified while its presence had run out does not look",
+        Edit("pg/listener.py", "if not await self._probe(connection):", "if await self._probe(connection) is None:"),
+        f"{_OF_PG}/test_listener.py::test_a_presence_that_has_run_out_is_renewed_and_all_look_for_what_they_were_not_told",
+    ),
+    _on_postgres(
         "listener: it does not show that it exists",
         Edit(f"{_PG}/sql/show_listener.sql", "setval('onward.listener_until', (", "coalesce(null, ("),
         f"{_SQL_API}::test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -11,9 +12,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from onward.engine.values import SignalKind
+from onward.engines.postgres.engine import PostgresEngine
 from onward.pg.database import Database
 from onward.pg.listener import Listener
 from onward.pg.plan_runner import Row, Statement
+from tests.conformance.driver import Driver
+from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.servers.postgres import postgres_url
 from tests.servers.proxy import Proxy
@@ -131,3 +136,22 @@ async def test_the_number_of_a_connection_that_was_cut_can_be_anothers(listener:
         assert was_on in [other.fileno() for other in others] or descriptor(listener) == was_on
     for other in others:
         await other.close()
+
+
+async def test_a_presence_that_has_run_out_is_renewed_and_all_look_for_what_they_were_not_told(
+    driver: Driver, store: PostgresStore
+):  # G8
+    engine = driver.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    engine._listener.probe_interval = 0.02
+    with psycopg.connect(store.url, autocommit=True) as connection:
+
+        async def is_shown() -> bool | None:
+            return connection.execute(f"select {store.schema}.has_listener()").fetchone() == (True,) or None
+
+        async with aclosing(engine.signals(["q"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
+            await anext(signals)
+            await eventually(is_shown)
+            connection.execute(f"select setval('{store.schema}.listener_until', 1)")
+            assert (await anext(signals)).kind is SignalKind.CHANGED
+            await eventually(is_shown)
