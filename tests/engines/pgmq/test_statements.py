@@ -11,6 +11,7 @@ import pytest
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgmq import queries
+from onward.engines.pgmq.claims import MAX_CLAIM_BYTES
 from onward.engines.pgmq.statements import SQL
 from onward.lifecycle import JobStatus
 
@@ -22,7 +23,21 @@ MANY = 20_000
 
 def claim_jobs(connection: psycopg.Connection[Any], *queues: str, slots: int = 10) -> list[tuple[int, int]]:
     """Take messages as a worker does, but in a session that the test can look into; answers their ids and stamps."""
-    values = [COLUMNS, "w", False, f"{{{','.join(queues)}}}", "{}", "", slots, 30_000_000, False, 3, None, "{}"]
+    values = [
+        COLUMNS,
+        "w",
+        False,
+        f"{{{','.join(queues)}}}",
+        "{}",
+        "",
+        slots,
+        30_000_000,
+        False,
+        3,
+        None,
+        "{}",
+        MAX_CLAIM_BYTES,
+    ]
     answer = psycopg.RawCursor(connection).execute(SQL.claim, values).fetchall()
     return [(row[1], row[7]) for row in answer if row[0] == "m"]
 
