@@ -16,14 +16,17 @@ def hide_secrets(url: str) -> str:
     """Return the URL without credentials and settings: ``redis://…@host:6379/0``.
 
     Credentials end at the last ``@`` of the whole text. A parser ends them at the first ``/``, ``?``, ``#`` or ``@``,
-    and would show the rest of a password that is not percent-encoded.
+    and would show the rest of a password that is not percent-encoded. Where a ``?`` precedes that ``@``, what follows
+    may be the rest of a password in the settings: nothing is shown.
     """
     scheme, found, rest = url.partition("://")
     if not found:
         return url if _PLAIN_NAME.fullmatch(url) else "…"  # a conninfo string may contain a password anywhere
     hidden = ""
     if not rest.startswith("/"):
-        _, found, rest = rest.rpartition("@")
+        credentials, found, rest = rest.rpartition("@")
+        if "?" in credentials:
+            return f"{scheme}://…"
         hidden = "…@" if found else ""
         authority = _END_OF_AUTHORITY.split(rest, maxsplit=1)[0]
         rest = _NO_PORT.sub(":…", authority) + rest[len(authority) :]
@@ -38,6 +41,8 @@ def check_credentials(url: str) -> str:
         return url
     before_query, _, query = rest.partition("?")
     authority = _END_OF_AUTHORITY.split(rest, maxsplit=1)[0]
+    if any(one in authority.rpartition("@")[0] for one in "[]"):
+        raise InvalidValue("url", hide_secrets(url), "has a bracket in its password: write [ and ] as %5B and %5D")
     if before_query.count("@") > 1 or "@" in before_query[len(authority) :] or "@" in query.partition("=")[0]:
         raise InvalidValue(
             "url", hide_secrets(url), "has an '@' too many: write @, /, ? and # as %40, %2F, %3F and %23 in a password"

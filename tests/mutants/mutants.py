@@ -119,6 +119,16 @@ WORDS: Final = (
         (f"{UNIT}/test_store_url.py",),
     ),
     Mutant(
+        "store url: the rest of a password in the settings is shown",
+        (Edit("store_url.py", 'if "?" in credentials:', "if False:"),),
+        ("tests/unit/test_store_url.py",),
+    ),
+    Mutant(
+        "store url: a parser's message shows a part of the password",
+        (Edit("store_url.py", 'if any(one in authority.rpartition("@")[0] for one in "[]"):', "if False:"),),
+        ("tests/unit/test_store_url.py",),
+    ),
+    Mutant(
         "store url: an unencoded slash ends the password",
         (Edit("store_url.py", ' or "@" in before_query[len(authority) :]', ""),),
         (f"{UNIT}/test_store_url.py",),

@@ -27,6 +27,17 @@ def test_a_password_that_is_not_encoded_is_refused_and_no_part_of_it_is_shown(sc
         assert part not in str(refusal.value.value)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("password", ["]sword[fish", "sword[fish", "sword%EEfish"])
+def test_a_password_that_no_parser_can_read_is_not_shown(scheme: str, password: str):  # X6
+    try:
+        shown = repr(open_engine(f"{scheme}://user:{password}@host/db").describe())
+    except InvalidValue as refusal:
+        shown = repr(refusal).replace("password", "")
+    assert "sword" not in shown
+    assert "fish" not in shown
+
+
 @pytest.mark.parametrize("url", ["postgresql://user:sword?fish=1@host/db", "redis://user:sword?fish=1@host/0"])
 def test_what_the_driver_says_of_a_url_shows_no_part_of_a_password(url: str):  # X6
     with pytest.raises(InvalidValue) as refusal:
@@ -48,7 +59,9 @@ def test_another_address_for_notifications_is_held_to_the_same():  # X6
         ("postgresql://[::1]:5432,[fe80::2],h:/db", "postgresql://[::1]:5432,[fe80::2],h:/db"),
         ("postgresql://user:swordfish/db", "postgresql://user:…/db"),
         ("redis://:sw/ord@fish@host:6379/0", "redis://…@host:6379/0"),
-        ("postgresql://h/db?listen_url=postgresql://u:swordfish@other/db", "postgresql://…@other/db"),
+        ("postgresql://h/db?listen_url=postgresql://u:swordfish@other/db", "postgresql://…"),
+        ("redis://host/0?password=sword@fish", "redis://…"),
+        ("postgresql://user:swordfish@host/db?password=sword@fish", "postgresql://…"),
         ("sqlite:///a@b.db", "sqlite:///a@b.db"),
         ("sqlite://user:swordfish@host/file", "sqlite://…@host/file"),
         ("host=db password=swordfish", "…"),

@@ -85,7 +85,10 @@ def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine
     from onward.engines.sqlite.database import Synchronous  # noqa: PLC0415 - see the module's first sentence
     from onward.engines.sqlite.engine import SQLiteEngine  # noqa: PLC0415
 
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its message may quote a part of a password
+        raise InvalidValue("url", hide_secrets(url), _FILE_RULE) from None
     if parts.netloc or parts.fragment:
         raise InvalidValue("url", hide_secrets(url), _FILE_RULE)
     path = unquote(parts.path.removeprefix("/")) or None

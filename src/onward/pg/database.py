@@ -70,7 +70,7 @@ class Database:
         """``grant_hint``: how its owner lets a role do what it may not."""
         try:
             given: dict[str, Any] = conninfo_to_dict(check_credentials(url))
-        except psycopg.ProgrammingError as error:
+        except (psycopg.ProgrammingError, UnicodeDecodeError) as error:
             rule = f"is none that PostgreSQL understands: {hide_quoted(str(error))}"
             raise InvalidValue("url", hide_secrets(url), rule) from None
         self._parameters = given
