@@ -89,7 +89,8 @@ class Fleet:
         return json.loads(await self.command(*words, "--json", code=code))
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | {"ONWARD_URL": self.url, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(REPOSITORY))))  # mutants come by it
+        return os.environ | {"ONWARD_URL": self.url, "PYTHONPATH": path, "COLUMNS": "200"}
 
     async def stop(self, *processes: subprocess.Popen[bytes]) -> None:
         """Stop processes in good order."""

@@ -3634,6 +3634,16 @@ TASKS: Final = (
         only="prefix",
     ),
     Mutant(
+        "cli: explain shows the name of a task as it is",
+        (Edit("cli/explain.py", 'output.escape(f" {job.type} in {job.queue}")', 'f" {job.type} in {job.queue}"'),),
+        ("tests/cli/test_hostile_input.py",),
+    ),
+    Mutant(
+        "cli: a remedy is written as it is",
+        (Edit("cli/output.py", '(("  try: ", "bold"), escape_lines(remedy))', '(("  try: ", "bold"), remedy)'),),
+        ("tests/cli/test_hostile_input.py",),
+    ),
+    Mutant(
         "names: the id of a job that is gone reaches one that begins alike",
         (Edit("cli/bulk.py", "_UUID.fullmatch(id) is not None and ", ""),),
         ("tests/interop/test_foreign_stores.py",),

@@ -24,11 +24,11 @@ async def explain(
     if json:
         output.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": list(map(_json, reasons))})
         return
-    output.write(output.styled(job.status).append(f" {job.type} in {job.queue}", style=""))
+    output.write(output.styled(job.status).append(output.escape(f" {job.type} in {job.queue}"), style=""))
     for reason in reasons:
-        output.write(f"- {reason.message}{_until(reason)}")
+        output.write(output.escape(f"- {reason.message}{_until(reason)}"))
         if reason.remedy:
-            output.note(f"  {reason.remedy}")
+            output.note(output.escape(f"  {reason.remedy}"))
 
 
 def _json(reason: Reason) -> dict[str, object]:

@@ -94,7 +94,7 @@ def warn(text: str, remedy: str = "") -> None:
     console = stderr()
     console.print(Text.assemble(("warning: ", "bold yellow"), escape_lines(text)))
     if remedy:
-        console.print(Text.assemble(("    try: ", "dim"), remedy))
+        console.print(Text.assemble(("    try: ", "dim"), escape_lines(remedy)))
 
 
 def print_error(cause: str, effect: str = "", remedy: str = "") -> None:
@@ -104,7 +104,7 @@ def print_error(cause: str, effect: str = "", remedy: str = "") -> None:
     if effect:
         console.print(Text(f"       {escape_lines(effect)}"))
     if remedy:
-        console.print(Text.assemble(("  try: ", "bold"), remedy))
+        console.print(Text.assemble(("  try: ", "bold"), escape_lines(remedy)))
 
 
 def show_json(value: Any) -> None:
