@@ -32,7 +32,7 @@ COMMANDS = [
     ("jobs", "list", "--queue", STEERING),
     ("jobs", "list", "--status", STEERING),
     ("jobs", "list", "--url", f"sqlite:///{STEERING}.db"),
-    ("jobs", "list", "--url", f"postgresql://u:{STEERING}@h/x"),
+    ("jobs", "list", "--url", f"postgresql://u:{STEERING}@127.0.0.1:1/x"),
     ("jobs", "show", STEERING),
     ("jobs", "cancel", STEERING),
     ("dead", "list"),

@@ -3647,7 +3647,8 @@ TASKS: Final = (
         "names: the id of a job that is gone reaches one that begins alike",
         (Edit("cli/bulk.py", "_UUID.fullmatch(id) is not None and ", ""),),
         ("tests/interop/test_foreign_stores.py",),
-        only="begins_alike and pgmq",
+        only="begins_alike",
+        engine="pgmq",
     ),
 )
 
