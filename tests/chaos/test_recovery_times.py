@@ -187,7 +187,6 @@ async def test_a_killed_worker_costs_its_jobs_nothing(tmp_path: Path, kind: str)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xfail(strict=False, reason="quarantine runs the jobs of a killed worker one by one")
 @pytest.mark.parametrize("slots", [10, 20])
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_killed_worker_costs_one_lease_and_other_queues_nothing(

@@ -90,7 +90,6 @@ async def test_workers_of_both_apps_share_a_queue(apps: Fleet):  # O8
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="the leader promotes the jobs that it put back, and claims them again itself")
 async def test_neither_app_keeps_the_other_from_its_jobs(apps: Fleet):  # O8
     workers = [apps.work(f"{name}:app") for name in APPS]
     await apps.serves(*types_of("shop"), *types_of("blog"))

@@ -277,9 +277,12 @@ async def test_a_suspect_whose_run_ends_by_itself_is_cleared(driver: Driver, out
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_suspect_that_is_given_back_is_a_suspect_still(driver: Driver):  # Counting
+@pytest.mark.parametrize(
+    "outcome", [Release(), Snooze(timedelta(hours=1), is_put_back=True)], ids=["release", "put back"]
+)
+async def test_a_suspect_whose_handler_did_not_run_is_a_suspect_still(driver: Driver, outcome: Outcome):  # Counting, O8
     ref = await suspected(driver)
-    assert await driver.end(await driver.take_one(alone=True), Release())
+    assert await driver.end(await driver.take_one(alone=True), outcome)
     job = await driver.job(ref)
     assert (job.is_suspect, job.attempts, job.crashes) == (True, 0, 0)
     assert await driver.take() == ()

@@ -1370,11 +1370,29 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_lost_commits.py",
     ),
     _on_postgres(
+        "restore: a copy with schedules alone is not held",
+        Edit(
+            f"{_PG}/sql/check_home.sql",
+            "exists (select from onward.job) or exists (select from onward.schedule s where not s.paused)",
+            "exists (select from onward.job)",
+        ),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
+    _on_postgres(
+        "settle: a suspect that is put back is cleared",
+        Edit(
+            f"{_PG}/migrations/0003_settle.sql",
+            "suspect = j.suspect and s.move in ('release', 'put_back')",
+            "suspect = j.suspect and s.move = 'release'",
+        ),
+        "tests/conformance/test_counting.py",
+    ),
+    _on_postgres(
         "restore: only the owner can adopt or confirm a copy",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "onward.confirm_home(only_if_empty boolean) returns void\n  language sql volatile security definer",
-            "onward.confirm_home(only_if_empty boolean) returns void\n  language sql volatile",
+            "onward.confirm_home(only_if_empty boolean) returns void\n  language plpgsql volatile security definer",
+            "onward.confirm_home(only_if_empty boolean) returns void\n  language plpgsql volatile",
         ),
         f"{_OF_PG}/test_sql_api.py::test_a_worker_that_owns_nothing_works_on_a_restored_copy",
     ),

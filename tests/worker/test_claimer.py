@@ -585,6 +585,35 @@ def test_a_signal_brings_the_next_look_forward():
     run_claimer(test, 5)
 
 
+def test_who_had_a_job_that_it_cannot_run_lets_others_claim_first_for_a_while():  # O8
+    async def test(harness: ClaimerHarness) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def seconds_until_claimed(number: int) -> float:
+            await asyncio.sleep(0.5)  # between two polls
+            harness.waiting.append(claim(number))
+            notified_at = loop.time()
+            for _ in range(5):  # news that comes again does not begin the wait again
+                harness.claimer.notify()
+                await asyncio.sleep(0.001)
+            await harness.until(lambda: len(harness.outcomes) == number)
+            return loop.time() - notified_at
+
+        await asyncio.sleep(10.1)
+        harness.claimer.give_way()
+        assert 0.1 <= await seconds_until_claimed(1) < 0.12
+        assert requests(harness)[-1].gives_way
+        await asyncio.sleep(60)
+        assert await seconds_until_claimed(2) < 0.02
+        assert not requests(harness)[-1].gives_way
+
+    run_claimer(test, 5)
+
+
+def requests(harness: ClaimerHarness) -> list[ClaimRequest]:
+    return [exchange.request for exchange in harness.engine.sent if exchange.request is not None]
+
+
 def test_signals_that_concern_others_cost_few_looks():
     async def test(harness: ClaimerHarness) -> None:
         await asyncio.sleep(1.5)

@@ -80,6 +80,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where the queue does not say otherwise."""
     alone: bool = False
     """One suspect may come, to run alone in a child process, and nothing but it."""
+    gives_way: bool = False
+    """Other workers come first: no job is claimed for this one before it asks."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,10 @@ _QUICK_RUN: Final = 0.001
 started, which costs the store a write each. The store gives none so from a limited queue."""
 _MIN_RUN: Final = 1e-5
 """Seconds. No run is quicker, whatever a clock says."""
+_GIVE_WAY_SECONDS: Final = 60.0
+"""For how long a worker that had a job which it cannot run gives way to others."""
+_HEAD_START: Final = 0.1
+"""Seconds that others have then, from the news of a job, to claim it first."""
 _SMOOTHING: Final = 0.3
 """How much the last round trip weighs in the moving averages."""
 
@@ -114,6 +118,7 @@ class Claimer:
         self._wake_not_before = 0.0
         """When the next signal is heeded."""
         self._wake_interval = 0.0
+        self._gives_way_until = 0.0
         self._retry_at = 0.0
         self._coalesce_until = 0.0
         """While the slots have enough to do, outcomes are coalesced until then."""
@@ -142,8 +147,18 @@ class Claimer:
 
     def notify(self) -> None:
         """Look soon: something has told that there may be work."""
+        if self._gives_way_until and not self._is_notified and self._gives_way:
+            self._wake_not_before = max(self._wake_not_before, asyncio.get_running_loop().time() + _HEAD_START)
         self._is_notified = True
         self._wake_event.set()
+
+    def give_way(self) -> None:
+        """Let other workers claim first for a while: a job came here that this worker cannot run (O8)."""
+        self._gives_way_until = asyncio.get_running_loop().time() + _GIVE_WAY_SECONDS
+
+    @property
+    def _gives_way(self) -> bool:
+        return asyncio.get_running_loop().time() < self._gives_way_until
 
     def _on_outcome(self) -> None:
         """Send what has just ended, with the next round trip."""
@@ -406,6 +421,7 @@ class Claimer:
             prefetch_started=prefetch_started,
             prefetch_claimed=prefetch_claimed,
             lease=self._lease,
+            gives_way=self._gives_way_until > 0.0 and self._gives_way,
         )
 
     def _next_suspect_request(self) -> ClaimRequest | None:

@@ -126,8 +126,13 @@ class Runner:
         clock: Clock | None = None,
         max_result: int = validation.MAX_PAYLOAD,
         unknown_tasks: UnknownTasks | None = None,
+        on_unfit: Callable[[], None] = lambda: None,
     ) -> None:
-        """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads."""
+        """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads.
+
+        ``on_unfit`` is called for a job that another worker may be able to run: its task is not known here, or its
+        payload does not fit.
+        """
         self.engine = engine
         self.worker_id = worker_id
         self._handlers = handlers
@@ -137,6 +142,7 @@ class Runner:
         self._clock = clock or SystemClock()
         self._max_result = max_result
         self._unknown_tasks = unknown_tasks or UnknownTasks(engine, worker_id=worker_id, clock=clock)
+        self._on_unfit = on_unfit
         self._runs: dict[Token, _Run] = {}
         self._timeouts: Timeouts[_Run] = Timeouts(lambda run: run.request_stop(_Stop.TIMED_OUT))
         self._reporter = Reporter(engine, on_lost=lambda run: self.cancel(run.claim.token))
@@ -159,10 +165,12 @@ class Runner:
         """
         handler = self.handler_for(claim)
         if handler is None:
+            self._on_unfit()
             return await self._unknown_tasks.result_of(claim, self._handlers)
         try:
             arguments = handler.arguments.decode(claim.payload)
         except InvalidValue as error:
+            self._on_unfit()
             return Raised(Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)))
         run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=slot or asyncio.current_task())
         if self._reporter.loop is None:

@@ -114,6 +114,7 @@ class RunningWorker:
                 policy=options.unknown_tasks,
                 grace=options.unknown_task_grace,
             ),
+            on_unfit=self._give_way,
         )
         self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
         self._metering = Metering(engine)
@@ -158,6 +159,10 @@ class RunningWorker:
             on_cancelled=self._heartbeat.wake,
             on_due=self._maintenance.promote_now,
         )
+
+    def _give_way(self) -> None:
+        for claimer in self._claimers:
+            claimer.give_way()
 
     def _add_pool(self, queues: tuple[str, ...], size: int) -> None:
         settler = Settler(self.inflight, self._metering.count)

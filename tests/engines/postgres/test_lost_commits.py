@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from onward.cron import Interval
 from onward.engine.restore import RESTORED, WENT_BACK
 from onward.engine.values import Claim, ClaimRequest, Exchange, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import NewJob
 from onward.lifecycle import Complete, JobStatus
+from onward.schedule import Schedule
 from tests.conformance.driver import LEASE, Driver
 from tests.conformance.postgres_case import PostgresStore
 
@@ -110,6 +113,18 @@ async def test_a_restored_copy_gives_no_job_until_it_is_confirmed(
     await driver.engine.confirm_restore()
     assert RESTORED not in (await driver.engine.check()).problems
     assert len(await driver.take(slots=10)) == 1
+
+
+async def test_a_restored_copy_with_schedules_alone_is_held(driver: Driver, store: PostgresStore):  # X3
+    schedule = Schedule(
+        name="digest", job=NewJob(type="digest"), trigger=Interval(timedelta(hours=1)), next_at=datetime.now(UTC)
+    )
+    await driver.engine.save_schedule(schedule)
+    move(store, home="elsewhere")
+    await driver.engine.elect("worker-1", lease=LEASE)
+    assert RESTORED in (await driver.engine.check()).problems
+    await driver.add()
+    assert await driver.take() == ()
 
 
 async def test_a_restored_copy_without_jobs_needs_no_confirmation(driver: Driver, store: PostgresStore):  # X3

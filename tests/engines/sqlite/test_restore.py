@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
-from onward.clock import ManualClock
+from onward.clock import ManualClock, moment_of
+from onward.cron import Interval
 from onward.engine.restore import RESTORED
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
+from onward.job import NewJob
 from onward.lifecycle import Complete
+from onward.schedule import Schedule
 from tests.engines.sqlite.plain import add, complete, take
 
 
@@ -74,6 +78,39 @@ async def test_a_copy_gives_no_job_until_it_is_confirmed(
     await doctor.close()
     assert len((await other.exchange(Exchange(request=request))).claimed.claims) == 1
     assert (await other.check()).problems == ()
+    await other.close()
+
+
+async def test_a_copy_with_schedules_alone_is_held(
+    engine: SQLiteEngine, path: Path, tmp_path: Path, clock: ManualClock
+):  # X3
+    trigger = Interval(timedelta(hours=1))
+    await engine.save_schedule(
+        Schedule(name="digest", job=NewJob(type="digest"), trigger=trigger, next_at=moment_of(clock.micros()))
+    )
+    assert await take(engine) == ()
+    copy(path, tmp_path / "copy.db")
+    other = await opened(tmp_path / "copy.db", clock)
+    assert await take(other) == ()
+    assert [*(await other.check()).problems] == [RESTORED]
+    await other.close()
+
+
+async def test_a_file_that_was_replaced_while_it_was_closed_is_held(
+    engine: SQLiteEngine, path: Path, tmp_path: Path, clock: ManualClock
+):  # X3
+    other = await opened(tmp_path / "other.db", clock)
+    await add(other)
+    assert len(await take(other)) == 1
+    await other.close()
+    await add(engine)
+    assert len(await take(engine)) == 1
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"other.db{suffix}").unlink(missing_ok=True)
+    copy(path, tmp_path / "other.db")
+    await other.open()
+    await add(other)
+    assert await take(other) == ()
     await other.close()
 
 

@@ -126,7 +126,7 @@ def settled_row(settlement: Settlement, *, completed_action: str) -> SettledRow:
             patch |= {"status": "retry", "error": str(failure)}
         case Snooze(wait, is_put_back):
             action, delay = "requeue", wait // _MICROSECOND
-            patch |= {"status": "snoozed", "attempts": claim.attempts - 1}
+            patch |= {"status": "put_back" if is_put_back else "snoozed", "attempts": claim.attempts - 1}
             if is_put_back:
                 patch["put_backs"] = claim.put_backs + 1
         case Release():

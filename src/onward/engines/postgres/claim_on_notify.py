@@ -97,7 +97,8 @@ class ClaimOnNotify:
     def arm(self, request: ClaimRequest, found: Claims, rotation: RoundRobin) -> None:
         """Note what an exchange has asked for, and found: if that was less, its claim stands from now on."""
         key, slots = (request.worker_id, request.queues), request.slots - len(found.claims)
-        if slots > 0 and not request.alone and not found.has_suspects and self._schema.now is None:
+        is_ordinary = not request.alone and not request.gives_way
+        if slots > 0 and is_ordinary and not found.has_suspects and self._schema.now is None:
             self._armed[key] = _ArmedClaim(
                 replace(request, slots=slots, prefetch_started=0, prefetch_claimed=0), rotation
             )

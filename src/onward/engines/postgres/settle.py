@@ -110,8 +110,9 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
                 ended.append((*token, JobStatus.CANCELLED, reason, None))
             case Retry(delay, failure):
                 returned.append((*token, "retry", delay // MICROSECOND, *_error_columns(failure)))
-            case Snooze(delay):
-                returned.append((*token, "snooze", delay // MICROSECOND, None, None))
+            case Snooze(delay, is_put_back):
+                move = "put_back" if is_put_back else "snooze"
+                returned.append((*token, move, delay // MICROSECOND, None, None))
             case Release():
                 returned.append((*token, "release", None, None, None))
             case _:

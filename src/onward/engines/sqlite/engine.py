@@ -137,6 +137,7 @@ class SQLiteEngine:
         ):
             await self._writer.run(lambda transaction: migrations.migrate(transaction, self.database))
         self.database.must_exist = True
+        self._restore_guard = RestoreGuard()  # the file may have been restored since it was closed
         if self._event_settings != (None, None):
             await self._writer.run(lambda transaction: events.configure(transaction, *self._event_settings))
 

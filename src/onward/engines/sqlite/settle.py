@@ -103,8 +103,8 @@ def _settle_one(transaction: Transaction, settlement: Settlement) -> bool:
             done = execute(SQL.fail, named | _failed(transaction, failure))
         case Bury(failure):
             done = execute(SQL.bury, named | _failed(transaction, failure))
-        case Snooze(delay):
-            done = execute(SQL.snooze, named | {"delay_us": delay // MICROSECOND})
+        case Snooze(delay, is_put_back):
+            done = execute(SQL.snooze, named | {"delay_us": delay // MICROSECOND, "is_put_back": is_put_back})
         case Release():
             done = execute(SQL.release, named)
         case Cancel(reason):

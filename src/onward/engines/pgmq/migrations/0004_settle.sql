@@ -56,6 +56,7 @@ declare
   done   bigint[];
   done_stamps bigint[];
   later  bigint[];
+  cleared bigint[];
 begin
   for part in
     select g.queue, g.action, array_agg(g.id) as ids, array_agg(g.reads) as reads, array_agg(g.stamp) as stamps, array_agg(g.delay) as delays,
@@ -106,15 +107,16 @@ begin
             from g
            where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads
              and onward.to_micros(q.%2$I) = g.stamp and onward.settled_reads(q.headers, q.msg_id, q.enqueued_at) < q.read_ct
-          returning q.msg_id, q.read_ct, q.vt, g.delay, g.stamp
+          returning q.msg_id, q.read_ct, q.vt, g.delay, g.stamp, g.patch ->> 'status' = 'put_back' as is_put_back
         ), waiting as (
           insert into onward.due (queue, msg_id, read_ct, due_at)
           select $7, requeued.msg_id, requeued.read_ct, requeued.vt from requeued where requeued.delay is not null
           on conflict on constraint due_pkey do update set read_ct = excluded.read_ct, due_at = excluded.due_at
         )
-        select array_agg(msg_id), array_agg(stamp), array_agg(msg_id) filter (where delay is not null) from requeued $f$,
+        select array_agg(msg_id), array_agg(stamp), array_agg(msg_id) filter (where delay is not null),
+               array_agg(msg_id) filter (where delay is not null and not is_put_back) from requeued $f$,
         'q_' || lower(part.queue), stamp_name)
-        into done, done_stamps, later using part.ids, part.reads, part.patches, part.failures, part.delays, now_at, part.queue, part.stamps;
+        into done, done_stamps, later, cleared using part.ids, part.reads, part.patches, part.failures, part.delays, now_at, part.queue, part.stamps;
       if done is not null and array_length(done, 1) > coalesce(array_length(later, 1), 0) then
         perform pg_notify('onward_pgmq', part.queue);
       end if;
@@ -122,7 +124,7 @@ begin
     if done is not null then
       -- A run that came to an end by itself has shown that it was not the cause; one that was only given back has not.
       delete from onward.suspect s
-       where s.queue = part.queue and s.msg_id = any (case when part.action = 'requeue' then later else done end);
+       where s.queue = part.queue and s.msg_id = any (case when part.action = 'requeue' then cleared else done end);
     end if;
     if coalesce(cardinality(done), 0) < cardinality(part.ids) then
       return query select part.queue, g.id, g.reads, g.stamp from unnest(part.ids, part.reads, part.stamps) g (id, reads, stamp)

@@ -375,13 +375,13 @@ create table onward.identity (
 insert into onward.identity default values;
 
 -- Record that the jobs of this store are to be run where it is now. With the owner's rights: workers may not write `identity`.
--- only_if_empty  unless there are jobs: nothing is repeated then, and nobody needs to be asked.
+-- only_if_empty  unless there are jobs or schedules: nothing is repeated then, and nobody needs to be asked.
 create function onward.confirm_home(only_if_empty boolean) returns void
-  language sql volatile security definer set search_path = pg_catalog, pg_temp
-begin atomic
+  language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
   update onward.identity set home = onward.current_home(), timeline = onward.current_timeline()
-   where not only_if_empty or not exists (select from onward.job);
-end;
+   where not only_if_empty or not (exists (select from onward.job) or exists (select from onward.schedule s where not s.paused));
+end $$;
 
 -- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
 -- claimed; and one for both, so that a claim is looked at once.

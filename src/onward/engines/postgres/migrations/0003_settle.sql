@@ -117,7 +117,8 @@ begin
              next_run_at = case when s.move = 'release' then null else now_at + onward.to_interval(s.delay) end,
              -- Whoever has set it to 0 by hand, to give the job more tries, is not to be failed for that.
              attempts = greatest(j.attempts - case when s.move <> 'retry' and j.started_at is not null then 1 else 0 end, 0),
-             suspect = j.suspect and s.move = 'release', was_lost = j.was_lost and s.move = 'release',
+             -- No handler ran: nothing is known of the job that was not known before.
+             suspect = j.suspect and s.move in ('release', 'put_back'), was_lost = j.was_lost and s.move in ('release', 'put_back'),
              worker_id = case when s.move = 'release' then null else j.worker_id end,
              lease_until = null, has_permit = false,
              last_error = coalesce(s.reason, j.last_error),
