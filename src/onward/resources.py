@@ -303,9 +303,20 @@ class Queues:
         known = [queue.name for queue in await engine.queues()]
         raise QueueNotFound(f"there is no queue {name!r}{nearest(name, known)}")
 
-    async def pause(self, name: str) -> QueueInfo:
-        """Have no job of the queue started until it is resumed. Those that run go on."""
-        return await (await self._opened()).configure(name, QueueChange(paused=True))
+    async def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> QueueInfo:
+        """Start no job of the queue until it is resumed. Running jobs go on.
+
+        Args:
+            name: of the queue.
+            reason: shown with the queue: ``"the provider is down"``.
+            by: the author, shown with it: ``"cli:anna@host"``.
+        """
+        change = QueueChange(
+            paused=True,
+            pause_reason=UNSET if reason is None else reason,
+            paused_by=UNSET if by is None else by,
+        )
+        return await (await self._opened()).configure(name, change)
 
     async def resume(self, name: str) -> QueueInfo:
         """Go on with a paused queue."""

@@ -3314,8 +3314,46 @@ ACCESS: Final = (
     ),
 )
 
+_PAUSE_TESTS: Final = f"{CONFORMANCE}/test_queues.py"
+
+PAUSES: Final = (
+    Mutant(
+        "pause: the reason stays when the queue is resumed",
+        (
+            Edit(
+                f"{_PY}/admin.py",
+                '        columns |= dict.fromkeys(("pause_reason", "paused_by", "paused_at"))\n',
+                '        columns |= dict.fromkeys(("paused_at",))\n',
+            ),
+        ),
+        (f"{_PAUSE_TESTS}::test_nothing_of_a_pause_is_left_when_the_queue_is_resumed",),
+    ),
+    Mutant(
+        "pause: pausing again moves the time",
+        (Edit(f"{_PY}/admin.py", "paused_at = coalesce(paused_at, :paused_at)", "paused_at = :paused_at"),),
+        (f"{_PAUSE_TESTS}::test_a_pause_has_a_reason_an_author_and_a_time",),
+    ),
+    Mutant(
+        "pause: a reason is taken without a pause",
+        (Edit("engine/checks.py", "if change.paused is not True:", "if change.paused is not change.paused:"),),
+        (f"{_PAUSE_TESTS}::test_a_reason_without_a_pause_is_refused",),
+    ),
+    Mutant(
+        "pause: the author of an audited pause is not kept",
+        (Edit("engine/checked.py", "change = msgspec.structs.replace(change, paused_by=audit.actor)", "pass"),),
+        (f"{_PAUSE_TESTS}::test_the_author_of_a_pause_is_the_actor_of_its_record",),
+    ),
+    Mutant(
+        "bullmq pause: the reason stays when the queue is resumed",
+        (Edit("engines/bullmq/lua/configure.lua", "if ARGV[5] == '0' or ", "if false or "),),
+        (f"{_PAUSE_TESTS}::test_nothing_of_a_pause_is_left_when_the_queue_is_resumed",),
+        engine="bullmq",
+    ),
+)
+
 MUTANTS: Final = (
     *ACCESS,
+    *PAUSES,
     *PROCESSES,
     *SQLITE_FILES,
     *WORDS,

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, cast
 
 import msgspec
+from msgspec import UNSET
 
 from onward import validation
 from onward.batches.values import BatchInfo, Dependency, NewBatch
@@ -387,6 +388,8 @@ class CheckedEngine:
         validation.check_queue_name(queue, foreign=self._foreign)
         self._checks.queue_change(change)
         self._checks.audit_record(audit)
+        if audit is not None and change.paused is True and change.paused_by is UNSET:
+            change = msgspec.structs.replace(change, paused_by=audit.actor)
         with self._observed("configure"):
             return await self.inner.configure(queue, change, audit=audit)
 

@@ -298,6 +298,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue is told to do."""
 
     paused: bool = False
+    pause_reason: str | None = None
+    """Why it is paused, where a reason was given."""
+    paused_by: str | None = None
+    """The actor, as in :class:`~onward.engine.access.AuditRecord`."""
+    paused_at: datetime | None = None
     rate: Rate | None = None
     global_concurrency: int | None = None
     """Jobs of this queue held at once, by all workers together."""
@@ -316,6 +321,11 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
     """Settings to be changed; what is not given stays as it is."""
 
     paused: bool | UnsetType = UNSET
+    """A queue that is paused already keeps the time, and the reason and author unless others are given."""
+    pause_reason: str | UnsetType = UNSET
+    """With ``paused=True`` only."""
+    paused_by: str | UnsetType = UNSET
+    """The actor; with ``paused=True`` only. Not given: that of the audit record, if there is one."""
     rate: Rate | UnsetType | None = UNSET
     global_concurrency: int | UnsetType | None = UNSET
     weight: int | UnsetType = UNSET

@@ -32,6 +32,9 @@ insert into onward.identity default values;
 create table onward.queue (
   name                 text     collate "C" primary key,
   paused               boolean  not null default false,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            timestamptz,
   lease                interval,                          -- null: as the worker asks
   max_attempts         bigint,                            -- null: 5
   backoff              text,                              -- null: 1 s doubling up to 60 s

@@ -220,6 +220,9 @@ create table onward.log (
 create table onward.queue (
   name                 text        collate "C" primary key,
   paused               boolean     not null default false,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            timestamptz,
   weight               bigint      not null default 1 check (weight >= 1),
   global_concurrency          bigint      check (global_concurrency >= 1),
   rate_count           bigint,

@@ -99,6 +99,9 @@ end;
 create table onward_queue (
   name                 text primary key,
   paused               integer not null default 0,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            integer,
   rate_count           integer,
   rate_period_us       integer,
   rate_burst           integer,
