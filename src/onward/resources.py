@@ -29,6 +29,7 @@ from onward.engine.values import (
     QueueInfo,
     Rate,
     Retention,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.errors import InvalidValue, JobNotFound, QueueNotFound, ScheduleNotFound
@@ -373,6 +374,24 @@ class Workers:
     async def list(self) -> list[WorkerInfo]:
         """List the workers that have registered and not gone."""
         return await (await self._opened()).workers()
+
+    async def quiet(self, worker_id: str) -> bool:
+        """Have a worker claim no more jobs; those that it holds go on. Answers whether it is registered.
+
+        The worker learns of it with its next heartbeat, within a quarter of its lease.
+        """
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.QUIET)
+
+    async def resume(self, worker_id: str) -> bool:
+        """Have a quiet worker claim jobs again. Answers whether it is registered."""
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.RESUME)
+
+    async def stop(self, worker_id: str) -> bool:
+        """Have a worker stop in good order, as after SIGTERM. Answers whether it is registered.
+
+        What started the worker may start another: ``onward work --processes``, systemd, Kubernetes.
+        """
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.STOP)
 
 
 def _name_of(job: One) -> JobRef | str:

@@ -3345,8 +3345,74 @@ PAUSES: Final = (
     ),
     Mutant(
         "bullmq pause: the reason stays when the queue is resumed",
-        (Edit("engines/bullmq/lua/configure.lua", "if ARGV[5] == '0' or ", "if false or "),),
+        (
+            Edit(
+                "engines/bullmq/lua/configure.lua",
+                "if ARGV[5] == '0' or ARGV[5] == '1' and not was_paused then",
+                "if false then",
+            ),
+        ),
         (f"{_PAUSE_TESTS}::test_nothing_of_a_pause_is_left_when_the_queue_is_resumed",),
+        engine="bullmq",
+    ),
+)
+
+_COMMAND_TESTS: Final = f"{CONFORMANCE}/test_worker_commands.py"
+
+WORKER_COMMANDS: Final = (
+    Mutant(
+        "worker command: a quiet worker claims on",
+        (Edit("worker/claimer.py", "self._is_paused or self._is_quiet)", "self._is_paused)"),),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: a resumed worker stays quiet",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "is_quiet=command is not None",
+                "is_quiet=self._command is not None or bool(command)",
+            ),
+            Edit(
+                "worker/running_worker.py",
+                "            self._command = command\n",
+                "            self._command = command or self._command\n",
+            ),
+        ),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: stop is not obeyed",
+        (Edit("worker/running_worker.py", "if command is WorkerCommand.STOP:", "if command is WorkerCommand.RESUME:"),),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: another worker is told too",
+        (Edit(f"{_SQL}/worker_command.sql", " where id = :id", " where :id is not null"),),
+        (_COMMAND_TESTS,),
+    ),
+    Mutant(
+        "postgres worker command: the answer to a heartbeat leaves it out",
+        (Edit("engines/postgres/migrations/0003_settle.sql", "if told is not null then", "if false then"),),
+        (_COMMAND_TESTS,),
+        engine="postgres",
+    ),
+    Mutant(
+        "pgmq worker command: the answer with claims leaves it out",
+        (
+            Edit(
+                "engines/pgmq/leases.py",
+                "HeartbeatReply(lost=frozenset(lost), cancelled=cancelled, command=command)",
+                "HeartbeatReply(lost=frozenset(lost), cancelled=cancelled)",
+            ),
+        ),
+        (_COMMAND_TESTS,),
+        engine="pgmq",
+    ),
+    Mutant(
+        "bullmq worker command: it outlives the worker",
+        (Edit("engines/bullmq/lua/remove_dead_workers.lua", "      call('HDEL', KEYS[2], known[at])\n", ""),),
+        (_COMMAND_TESTS,),
         engine="bullmq",
     ),
 )
@@ -3354,6 +3420,7 @@ PAUSES: Final = (
 MUTANTS: Final = (
     *ACCESS,
     *PAUSES,
+    *WORKER_COMMANDS,
     *PROCESSES,
     *SQLITE_FILES,
     *WORDS,

@@ -53,6 +53,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.errors import InvalidValue
@@ -392,6 +393,14 @@ class CheckedEngine:
             change = msgspec.structs.replace(change, paused_by=audit.actor)
         with self._observed("configure"):
             return await self.inner.configure(queue, change, audit=audit)
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        validation.check_text("worker_id", worker_id)
+        command = validation.one_of("command", WorkerCommand, command)
+        self._checks.audit_record(audit)
+        with self._observed("command_worker"):
+            return await self.inner.command_worker(worker_id, command, audit=audit)
 
     # Maintenance
 

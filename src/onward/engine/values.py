@@ -121,6 +121,17 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
     claimed: Claims = Claims()
 
 
+class WorkerCommand(StrEnum):
+    """What a worker can be told from afar. It obeys when it has the answer to its next heartbeat."""
+
+    QUIET = "quiet"
+    """Claim no more jobs; those that it holds go on."""
+    RESUME = "resume"
+    """Claim jobs again."""
+    STOP = "stop"
+    """Stop in good order, as after SIGTERM."""
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it registers itself (O5)."""
 
@@ -135,6 +146,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_heartbeat: datetime | None = None
     is_leader: bool = False
     leader_until: datetime | None = None
+    is_quiet: bool = False
+    """It has been told to claim no more jobs, or to stop."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +157,8 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """Held by us no longer."""
     cancelled: frozenset[Token] = frozenset()
     """Of those: taken back on request, so the handler should stop."""
+    command: WorkerCommand | None = None
+    """What the worker has been told, in every answer until it is told otherwise; None: to claim jobs."""
 
 
 class SignalKind(StrEnum):

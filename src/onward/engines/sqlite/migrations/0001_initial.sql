@@ -138,7 +138,8 @@ create table onward_worker (
   queues         text    not null,  -- JSON array
   types          text    not null,  -- JSON array
   started_at     integer not null,
-  last_heartbeat integer not null
+  last_heartbeat integer not null,
+  command        text                -- 'quiet' or 'stop'; null: it claims jobs
 ) strict, without rowid;
 
 -- The file in which somebody last said that these jobs are to be run, by its inode: a copy or a restored file is another one.
