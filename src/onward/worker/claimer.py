@@ -114,6 +114,7 @@ class Claimer:
         self._max_claims = _MAX_BATCH
         """Jobs to ask for at once: fewer after a claim that failed though the store was there, as by its size."""
         self._is_paused = False
+        self._is_quiet = False
         self._closed = False
         self._has_released_running = False
         self._exchange_since: float | None = None
@@ -176,6 +177,13 @@ class Claimer:
         self._is_paused = False
         self._has_backlog = True
         self._wake_event.set()
+
+    def set_quiet(self, *, is_quiet: bool) -> None:
+        """Ask for no more jobs, or ask for them again, as the worker was told from afar."""
+        if is_quiet != self._is_quiet:
+            self._is_quiet = is_quiet
+            self._has_backlog = True
+            self._wake_event.set()
 
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
@@ -261,7 +269,7 @@ class Claimer:
 
     @property
     def _may_claim(self) -> bool:
-        return not (self._closed or self._is_paused)
+        return not (self._closed or self._is_paused or self._is_quiet)
 
     def _free_capacity(self) -> int:
         """Say how many jobs more will find a slot: those free now, and those that will be until the trip after next.
