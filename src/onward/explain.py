@@ -157,7 +157,9 @@ def _limits(job: Job, queue: QueueInfo, held_jobs: Sequence[Job], now: datetime)
     settings = queue.settings
     if settings.paused:
         remedy = f"onward queues resume {queue.name}"
-        reasons.append(Reason(code=ReasonCode.PAUSED, message=f"the queue {queue.name} is paused", remedy=remedy))
+        because = "" if settings.pause_reason is None else f": {settings.pause_reason}"
+        message = f"the queue {queue.name} is paused{because}"
+        reasons.append(Reason(code=ReasonCode.PAUSED, message=message, remedy=remedy))
     held = sum(queue.counts.get(state, 0) for state in HELD)
     if settings.global_concurrency is not None and held >= settings.global_concurrency:
         names = ", ".join(str(other.ref) for other in held_jobs if other.id != job.id)

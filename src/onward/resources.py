@@ -29,6 +29,7 @@ from onward.engine.values import (
     QueueInfo,
     Rate,
     Retention,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.errors import InvalidValue, JobNotFound, QueueNotFound, ScheduleNotFound
@@ -303,9 +304,20 @@ class Queues:
         known = [queue.name for queue in await engine.queues()]
         raise QueueNotFound(f"there is no queue {name!r}{nearest(name, known)}")
 
-    async def pause(self, name: str) -> QueueInfo:
-        """Have no job of the queue started until it is resumed. Those that run go on."""
-        return await (await self._opened()).configure(name, QueueChange(paused=True))
+    async def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> QueueInfo:
+        """Start no job of the queue until it is resumed. Running jobs go on.
+
+        Args:
+            name: of the queue.
+            reason: shown with the queue: ``"the provider is down"``.
+            by: the author, shown with it: ``"cli:anna@host"``.
+        """
+        change = QueueChange(
+            paused=True,
+            pause_reason=UNSET if reason is None else reason,
+            paused_by=UNSET if by is None else by,
+        )
+        return await (await self._opened()).configure(name, change)
 
     async def resume(self, name: str) -> QueueInfo:
         """Go on with a paused queue."""
@@ -362,6 +374,24 @@ class Workers:
     async def list(self) -> list[WorkerInfo]:
         """List the workers that have registered and not gone."""
         return await (await self._opened()).workers()
+
+    async def quiet(self, worker_id: str) -> bool:
+        """Have a worker claim no more jobs; those that it holds go on. Answers whether it is registered.
+
+        The worker learns of it with its next heartbeat, within a quarter of its lease.
+        """
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.QUIET)
+
+    async def resume(self, worker_id: str) -> bool:
+        """Have a quiet worker claim jobs again. Answers whether it is registered."""
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.RESUME)
+
+    async def stop(self, worker_id: str) -> bool:
+        """Have a worker stop in good order, as after SIGTERM. Answers whether it is registered.
+
+        What started the worker may start another: ``onward work --processes``, systemd, Kubernetes.
+        """
+        return await (await self._opened()).command_worker(worker_id, WorkerCommand.STOP)
 
 
 def _name_of(job: One) -> JobRef | str:

@@ -53,7 +53,7 @@ MEMBERS = {
     Queues: "configure get list pause resume",
     Schedules: "delete get list pause resume run set",
     Batches: "delete get list",
-    Workers: "list",
+    Workers: "list quiet resume stop",
 }
 
 

@@ -49,6 +49,19 @@ def test_a_queue_is_paused_and_resumed(some: Cli):
     assert some("queues", "resume", "mail", "--json").ok().json["queues"][0]["settings"]["paused"] is False
 
 
+def test_a_pause_says_why_and_by_whom(some: Cli):
+    shown = some("queues", "pause", "mail", "--reason", "the provider \x1b[2J is down").ok().out
+    for listed in (shown, some("queues", "list").ok().out):
+        (line,) = [line for line in listed.splitlines() if line.startswith("mail is paused since ")]
+        assert " by cli:" in line
+        assert line.endswith(": the provider \\x1b[2J is down")
+    settings = some("queues", "list", "mail", "--json").ok().json["queues"][0]["settings"]
+    assert settings["paused_by"].startswith("cli:")
+    some("queues", "pause", "mail", "--reason", "another").ok()
+    assert some("queues", "list", "mail", "--json").ok().json["queues"][0]["settings"]["pause_reason"] == "another"
+    assert "is paused since" not in some("queues", "resume", "mail").ok().out
+
+
 def test_many_queues_are_paused_only_with_a_yes(some: Cli, on_store):
     some("queues", "pause", "video/*").usage_error("2 queues will be paused", "--yes")
     assert on_store(_paused) == []

@@ -10,9 +10,11 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.capabilities import Feature
-from onward.engine.values import QueueSettings, Rate, Retention
+from onward.engine.values import QueueChange, QueueSettings, Rate, Retention
+from onward.errors import InvalidValue
 from onward.job import JobRef
 from onward.lifecycle import Complete, JobStatus, Retry
+from tests.conformance.access_values import record
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.driver import PAST_LEASE, Driver, new_job
 
@@ -307,3 +309,68 @@ async def test_queues_whose_slot_has_not_come_do_not_stand_in_the_way(driver: Dr
     refs = await driver.add_many(3, queue="m/zz")
     assert [await driver.taken("m/*", slots=1) for _ in refs] == [[ref] for ref in refs]
     assert await driver.take("m/*", slots=1000) == ()
+
+
+# Pause with reason and author -----------------------------------------------------------------------------------------
+
+
+async def settings_of(driver: Driver, queue: str) -> QueueSettings:
+    (info,) = await driver.engine.queues(queue)
+    return info.settings
+
+
+@needs(Feature.PAUSE)
+async def test_a_pause_has_a_reason_an_author_and_a_time(driver: Driver):  # A2, S5
+    await driver.add(queue="q")
+    await driver.advance(1)
+    at = driver.now
+    change = QueueChange(paused=True, pause_reason="Größer als 5 % Fehler", paused_by="cli:anna@host")
+    info = await driver.engine.configure("q", change)
+    expected = (True, "Größer als 5 % Fehler", "cli:anna@host", at)
+    for settings in (info.settings, await settings_of(driver, "q")):
+        known = settings.paused, settings.pause_reason, settings.paused_by, settings.paused_at
+        assert known == expected
+    assert await driver.take("q") == ()
+    await driver.advance(60)
+    await driver.set("q", paused=True)
+    settings = await settings_of(driver, "q")
+    assert (settings.pause_reason, settings.paused_by, settings.paused_at) == expected[1:]
+    await driver.set("q", paused=True, pause_reason="it goes on")
+    settings = await settings_of(driver, "q")
+    assert (settings.pause_reason, settings.paused_by, settings.paused_at) == ("it goes on", "cli:anna@host", at)
+
+
+@needs(Feature.PAUSE)
+async def test_nothing_of_a_pause_is_left_when_the_queue_is_resumed(driver: Driver):  # A2
+    await driver.set("q", paused=True, pause_reason="first", paused_by="anna")
+    await driver.set("q", paused=False)
+    assert await settings_of(driver, "q") == QueueSettings()
+    await driver.advance(60)
+    await driver.set("q", paused=True)
+    settings = await settings_of(driver, "q")
+    assert (settings.pause_reason, settings.paused_by, settings.paused_at) == (None, None, driver.now)
+    await driver.set("q", lease=timedelta(seconds=9))
+    assert (await settings_of(driver, "q")).paused_at == driver.now
+
+
+@needs(Feature.PAUSE)
+async def test_the_author_of_a_pause_is_the_actor_of_its_record(driver: Driver):  # A2, S5
+    await driver.make("q")
+    await driver.engine.configure("q", QueueChange(paused=True), audit=record(actor="token:ops"))
+    assert (await settings_of(driver, "q")).paused_by == "token:ops"
+    await driver.engine.configure("q", QueueChange(paused=False), audit=record(actor="token:ops"))
+    assert (await settings_of(driver, "q")).paused_by is None
+
+
+@needs(Feature.PAUSE)
+async def test_a_reason_without_a_pause_is_refused(driver: Driver):  # A2
+    await driver.make("q")
+    for change in (
+        QueueChange(pause_reason="why"),
+        QueueChange(paused=False, pause_reason="why"),
+        QueueChange(paused_by="anna"),
+        QueueChange(paused=True, pause_reason="x" * 501),
+        QueueChange(paused=True, pause_reason="a\0b"),
+    ):
+        with pytest.raises(InvalidValue, match=r"pause"):
+            await driver.engine.configure("q", change)

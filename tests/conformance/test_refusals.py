@@ -115,7 +115,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.IDEMPOTENCY: enqueue(idempotency_key="k"),
     Feature.DEDUPLICATION: enqueue(dedupe_key="k"),
     Feature.ORGANISATIONS: about_organisations,
-    Feature.PAUSE: configure(paused=True),
+    Feature.PAUSE: configure(paused=True, pause_reason="why"),
     Feature.RATE: configure(rate=Rate(5)),
     Feature.BURST: configure(rate=Rate(5, burst=2)),
     Feature.CONCURRENCY: configure(global_concurrency=1),

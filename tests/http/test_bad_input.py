@@ -78,7 +78,7 @@ BAD: list[tuple[str, str, str, bytes | None, dict[str, str], int, str, str | Non
     ("unknown operation", "GET", "/operations/nope", None, {}, 404, "not-found", None),
     ("wrong method", "PUT", "/jobs", b"{}", JSON, 405, "method-not-allowed", None),
     ("odd method", "FOO", "/jobs", None, {}, 405, "method-not-allowed", None),
-    ("a body for none", "POST", "/queues/x/pause", b"{}", JSON, 400, "unexpected-body", None),
+    ("a body for none", "POST", "/queues/x/resume", b"{}", JSON, 400, "unexpected-body", None),
     ("bulk verb for all", "POST", "/jobs/delete", b"{}", JSON, 400, "invalid-value", "filter"),
     ("bulk empty filter", "POST", "/jobs/delete", b'{"filter": {}}', JSON, 400, "invalid-value", "filter"),
     ("rate", "PATCH", "/queues/q", b'{"rate": "fast"}', JSON, 400, "invalid-value", "rate"),
@@ -159,7 +159,7 @@ async def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: Serv
     honest = {**headers, "Content-Length": str(10**12)}
     status, _, unread = await request(server, "POST", f"{API}/jobs", honest, chunks)
     assert (status, unread) == (413, 200)
-    status, _, unread = await request(server, "POST", f"{API}/queues/x/pause", headers, chunks)
+    status, _, unread = await request(server, "POST", f"{API}/queues/x/resume", headers, chunks)
     assert (status, unread > 190) == (413, True)
 
 

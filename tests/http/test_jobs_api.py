@@ -168,7 +168,9 @@ async def test_queues_schedules_and_batches(client, app):  # A2
     await http.post(f"{API}/jobs", json={"type": "send", "payload": {"to": "x"}, "org_id": "a"})
     queue = f"{API}/queues/mail~2fa"
     assert (await http.get(queue)).json()["counts"] == {"pending": 1}
-    assert (await http.post(f"{queue}/pause")).json()["paused"] is True
+    paused = (await http.post(f"{queue}/pause", json={"reason": "the provider is down"})).json()
+    assert (paused["paused"], paused["pause_reason"]) == (True, "the provider is down")
+    assert paused["paused_by"].startswith("token:test-admin")
     assert (await http.post(f"{queue}/resume")).json()["paused"] is False
     changed = await http.patch(queue, json={"rate": "600/min", "retention": {"completed": 60}, "lease": 90})
     assert changed.json()["rate"] == {"count": 600, "period": 60.0, "burst": 1}

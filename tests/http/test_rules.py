@@ -13,6 +13,7 @@ import pytest
 
 from onward import App
 from onward.engine.access import AuditQuery
+from onward.engine.values import WorkerInfo
 from onward.http import asgi
 from onward.http.application import API, Server
 from onward.http.endpoints import Endpoint
@@ -209,6 +210,9 @@ CHANGES: list[tuple[str, str, Any]] = [
     ("DELETE", "/batches/b", None),
     ("POST", "/tick", None),
     ("GET", "/tick", None),
+    ("POST", "/workers/{worker}/quiet", None),
+    ("POST", "/workers/{worker}/resume", None),
+    ("POST", "/workers/{worker}/stop", None),
     ("POST", "/tokens", {"name": "new"}),
     ("DELETE", "/tokens/{token}", None),
     ("POST", "/jobs/cancel", {"filter": {"type": ["nothing"]}}),
@@ -224,6 +228,9 @@ async def test_every_change_leaves_exactly_one_record(server: Server, client, ap
     http = await client("admin")
     names = {"id": (await http.post(f"{API}/jobs", json={"type": "add", "delay": 3600})).json()["id"]}
     names["token"] = (await http.post(f"{API}/tokens", json={"name": "old"})).json()["token"]["id"]
+    info = WorkerInfo(id="w-1", hostname="here", pool_size=1, version="1")
+    await server.services.store.core.engine.heartbeat(info, [])
+    names["worker"] = info.id
     seen = set()
     for at, (method, path, body) in enumerate(CHANGES):
         request_id = f"change-{at}"
@@ -254,7 +261,7 @@ async def test_a_refused_change_leaves_no_record(server: Server, client):  # S5
     before = len((await server.services.audit.list(ROOT, AuditQuery(), limit=200)).items)
     for http, expected in ((viewer, 403), (root, 400)):
         for method, path, _ in CHANGES:
-            url = API + path.format(id="x", token="x")
+            url = API + path.format(id="x", token="x", worker="x")
             if http is root and not path.startswith(("/jobs", "/queues", "/schedules/s", "/tokens")):
                 continue
             answer = await http.request(method, url, content=b"{", headers={"Content-Type": "application/json"})
@@ -262,15 +269,25 @@ async def test_a_refused_change_leaves_no_record(server: Server, client):  # S5
     assert len((await server.services.audit.list(ROOT, AuditQuery(), limit=200)).items) == before
 
 
-async def test_a_change_is_finished_and_recorded_when_the_client_goes_away(app, server: Server, client):  # S5
+async def test_a_change_is_finished_and_recorded_when_the_client_goes_away(
+    app, server: Server, client, monkeypatch: pytest.MonkeyPatch
+):  # S5
     http = await client("admin")
     token = http.headers["Authorization"].encode()
     body = msgspec.json.encode({"type": "add"})
     application = server.application()
-    began = asyncio.Event()
+    began, go_on = asyncio.Event(), asyncio.Event()
+    engine = server.services.store.core.engine
+    real = engine.enqueue
+
+    async def enqueue(*args: Any, **options: Any) -> Any:
+        began.set()
+        await go_on.wait()
+        return await real(*args, **options)
+
+    monkeypatch.setattr(engine, "enqueue", enqueue)
 
     async def receive() -> Any:
-        began.set()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(_: Any) -> None:
@@ -283,9 +300,9 @@ async def test_a_change_is_finished_and_recorded_when_the_client_goes_away(app, 
     }  # fmt: skip
     task = asyncio.create_task(application(scope, receive, send))
     await began.wait()
-    await asyncio.sleep(0)
     task.cancel()  # what some servers do to the task of a client that has gone
     await asyncio.wait([task])
+    go_on.set()
     async with asyncio.timeout(30):
         while not (records := (await server.services.audit.list(ROOT, AuditQuery(action="jobs.enqueue"))).items):
             await asyncio.sleep(0.02)

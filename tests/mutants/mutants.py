@@ -4295,9 +4295,114 @@ SERVER: Final = (
     ),
 )
 
+_PAUSE_TESTS: Final = f"{CONFORMANCE}/test_queues.py"
+
+PAUSES: Final = (
+    Mutant(
+        "pause: the reason stays when the queue is resumed",
+        (
+            Edit(
+                f"{_PY}/admin.py",
+                '        columns |= dict.fromkeys(("pause_reason", "paused_by", "paused_at"))\n',
+                '        columns |= dict.fromkeys(("paused_at",))\n',
+            ),
+        ),
+        (f"{_PAUSE_TESTS}::test_nothing_of_a_pause_is_left_when_the_queue_is_resumed",),
+    ),
+    Mutant(
+        "pause: pausing again moves the time",
+        (Edit(f"{_PY}/admin.py", "paused_at = coalesce(paused_at, :paused_at)", "paused_at = :paused_at"),),
+        (f"{_PAUSE_TESTS}::test_a_pause_has_a_reason_an_author_and_a_time",),
+    ),
+    Mutant(
+        "pause: a reason is taken without a pause",
+        (Edit("engine/checks.py", "if change.paused is not True:", "if change.paused is not change.paused:"),),
+        (f"{_PAUSE_TESTS}::test_a_reason_without_a_pause_is_refused",),
+    ),
+    Mutant(
+        "pause: the author of an audited pause is not kept",
+        (Edit("engine/checked.py", "change = msgspec.structs.replace(change, paused_by=audit.actor)", "pass"),),
+        (f"{_PAUSE_TESTS}::test_the_author_of_a_pause_is_the_actor_of_its_record",),
+    ),
+    Mutant(
+        "bullmq pause: the reason stays when the queue is resumed",
+        (
+            Edit(
+                "engines/bullmq/lua/configure.lua",
+                "if ARGV[5] == '0' or ARGV[5] == '1' and not was_paused then",
+                "if false then",
+            ),
+        ),
+        (f"{_PAUSE_TESTS}::test_nothing_of_a_pause_is_left_when_the_queue_is_resumed",),
+        engine="bullmq",
+    ),
+)
+
+_COMMAND_TESTS: Final = f"{CONFORMANCE}/test_worker_commands.py"
+
+WORKER_COMMANDS: Final = (
+    Mutant(
+        "worker command: a quiet worker claims on",
+        (Edit("worker/claimer.py", "self._is_paused or self._is_quiet)", "self._is_paused)"),),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: a resumed worker stays quiet",
+        (
+            Edit(
+                "worker/running_worker.py",
+                "is_quiet=command is not None",
+                "is_quiet=self._command is not None or bool(command)",
+            ),
+            Edit(
+                "worker/running_worker.py",
+                "            self._command = command\n",
+                "            self._command = command or self._command\n",
+            ),
+        ),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: stop is not obeyed",
+        (Edit("worker/running_worker.py", "if command is WorkerCommand.STOP:", "if command is WorkerCommand.RESUME:"),),
+        ("tests/worker/test_worker_commands.py",),
+    ),
+    Mutant(
+        "worker command: another worker is told too",
+        (Edit(f"{_SQL}/worker_command.sql", " where id = :id", " where :id is not null"),),
+        (_COMMAND_TESTS,),
+    ),
+    Mutant(
+        "postgres worker command: the answer to a heartbeat leaves it out",
+        (Edit("engines/postgres/migrations/0003_settle.sql", "if told is not null then", "if false then"),),
+        (_COMMAND_TESTS,),
+        engine="postgres",
+    ),
+    Mutant(
+        "pgmq worker command: the answer with claims leaves it out",
+        (
+            Edit(
+                "engines/pgmq/leases.py",
+                "HeartbeatReply(lost=frozenset(lost), cancelled=cancelled, command=command)",
+                "HeartbeatReply(lost=frozenset(lost), cancelled=cancelled)",
+            ),
+        ),
+        (_COMMAND_TESTS,),
+        engine="pgmq",
+    ),
+    Mutant(
+        "bullmq worker command: it outlives the worker",
+        (Edit("engines/bullmq/lua/remove_dead_workers.lua", "      call('HDEL', KEYS[2], known[at])\n", ""),),
+        (_COMMAND_TESTS,),
+        engine="bullmq",
+    ),
+)
+
 MUTANTS: Final = (
     *SERVER,
     *ACCESS,
+    *PAUSES,
+    *WORKER_COMMANDS,
     *PROCESSES,
     *SQLITE_FILES,
     *WORDS,

@@ -14,6 +14,7 @@ import pytest
 from onward.backoff import Backoff
 from onward.batches.values import NewBatch
 from onward.cron import Cron
+from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
 from onward.engine.checked import CheckedEngine, Observation
 from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
@@ -29,9 +30,11 @@ from onward.engine.values import (
     Retention,
     Settlement,
     Term,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.errors import InvalidValue, PayloadTooLarge, Unsupported
+from onward.ids import new_id
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
 from onward.metering import UsageQuery
@@ -150,7 +153,10 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.START_BY: adding(start_by=SOON),
     Feature.IDEMPOTENCY: adding(idempotency_key="k"),
     Feature.DEDUPLICATION: adding(dedupe_key="k"),
-    Feature.ORGANISATIONS: adding(org_id="o") + filtering(org_id="o") + [ask("count", EVERY, by=GroupBy.ORG)],
+    Feature.ORGANISATIONS: adding(org_id="o")
+    + filtering(org_id="o")
+    + filtering(orgs=("o",))
+    + [ask("count", EVERY, by=GroupBy.ORG)],
     Feature.PAUSE: configuring(paused=True),
     Feature.RATE: configuring(rate=Rate(10)) + configuring(rate=None),
     Feature.BURST: configuring(rate=Rate(10, burst=2)),
@@ -268,6 +274,7 @@ BROKEN: list[tuple[str, list[Ask]]] = [
     ("run_at", editing(run_at=NAIVE)),
     ("queues", claiming(queues=("Mail",)) + filtering(queues=("mail*",)) + [ask("queues", "/"), ask("signals", ["/"])]),
     ("org_id", filtering(org_id="a\0b")),
+    ("orgs", filtering(orgs=("fine", "a\0b"))),
     ("batch", filtering(batch="a\0b")),
     ("worker_id", filtering(worker_id="a\0b")),
     ("error_contains", filtering(error_contains="\ud800")),
@@ -315,6 +322,13 @@ def test_a_rate_that_cannot_be_kept_cannot_be_made(change):  # B3
         Rate(**{"count": 10, **change})
 
 
+MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+ACCESS_TOKEN = AccessToken(id=new_id(), name="ci", digest="0" * 64, role="viewer", created_at=MOMENT)
+SESSION = AccessSession(
+    digest="1" * 64, token_id=ACCESS_TOKEN.id, created_at=MOMENT, last_seen_at=MOMENT, expires_at=MOMENT
+)
+RECORD = AuditRecord(id=new_id(), actor="cli:anna@host", role="admin", action="jobs.cancel")
+
 ASKED_OF_ALL = [
     (ask("open"), 1),
     (ask("close"), 1),
@@ -344,6 +358,7 @@ ASKED_OF_ALL = [
     (ask("delete", EVERY, limit=7), 7),
     (ask("edit", REF, JobChange()), 1),
     (ask("configure", "mail", QueueChange()), 1),
+    (ask("command_worker", "w", WorkerCommand.QUIET), 1),
     (ask("elect", "w", lease=timedelta(seconds=30)), 1),
     (ask("resign", TERM), 1),
     (ask("promote", TERM, limit=7), 7),
@@ -354,6 +369,18 @@ ASKED_OF_ALL = [
     (ask("delete_schedule", "s"), 1),
     (ask("due_schedules", limit=7), 7),
     (ask("fire", SCHEDULE, FIRING), 2),
+    (ask("save_token", ACCESS_TOKEN), 1),
+    (ask("tokens"), 1),
+    (ask("find_token", ACCESS_TOKEN.id), 1),
+    (ask("revoke_token", ACCESS_TOKEN.id), 1),
+    (ask("touch_token", ACCESS_TOKEN.id), 1),
+    (ask("save_session", SESSION), 1),
+    (ask("find_session", SESSION.digest), 1),
+    (ask("touch_session", SESSION.digest), 1),
+    (ask("delete_session", SESSION.digest), 1),
+    (ask("record_audit", RECORD), 1),
+    (ask("audit", AuditQuery(), limit=7), 7),
+    (ask("prune_access", keep_audit=timedelta(days=90), keep_sessions=timedelta(days=1)), 1),
 ]
 
 

@@ -99,7 +99,7 @@ async def test_a_worker_registers_itself_and_leaves_when_it_stops(app: App):  # 
         assert info.hostname == socket.gethostname()
         assert info.pool_size == 7
         assert info.queues == ("mail/*", "default")
-        assert info.types == (work.name,)
+        assert info.types == ("onward.operation", work.name)
         assert info.version
         assert info.started_at is not None
         assert info.last_heartbeat is not None

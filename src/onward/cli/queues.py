@@ -11,7 +11,7 @@ from rich.text import Text
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli import bulk, completion, output
+from onward.cli import bulk, completion, identity, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import (
@@ -59,15 +59,20 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
 async def pause(
     app: App,
     queue: PatternArgument,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why; shown with the queue.", show_default=False)
+    ] = None,
     create: CreateOption = False,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
     """Start no more jobs of a queue until it is resumed. Those that run go on."""
-    names = [name for name, paused in (await _select(app, queue, create=create)).items() if not paused]
+    selected = await _select(app, queue, create=create)
+    names = [name for name, paused in selected.items() if not paused or reason is not None]
     if len(names) > 1:
         bulk.confirm(f"{count(len(names), 'queue')} will be paused", yes=yes)
-    _report([await app.queues.pause(name) for name in names], "paused", json=json)
+    paused = [await app.queues.pause(name, reason=reason, by=identity.actor()) for name in names]
+    _report(paused, "paused", json=json)
 
 
 @queues.command()
@@ -228,6 +233,23 @@ def show_queues(found: list[QueueInfo], *, json: bool) -> None:
         output.show_json({"queues": found})
         return
     output.show_table(COLUMNS, [row(queue, datetime.now(UTC)) for queue in found], right=NUMBERS)
+    for queue in found:
+        if (text := describe_pause(queue)) is not None:
+            output.write(Text(text, style="yellow"))
+
+
+def describe_pause(queue: QueueInfo) -> str | None:
+    """Say since when, by whom and why a queue is paused; None: it is not, or nothing is known of it."""
+    settings = queue.settings
+    known = (settings.paused_at, settings.paused_by, settings.pause_reason)
+    if not settings.paused or known.count(None) == len(known):
+        return None
+    text = f"{output.escape(queue.name)} is paused"
+    if settings.paused_at is not None:
+        text += f" since {settings.paused_at:%Y-%m-%d %H:%M:%S} UTC"
+    if settings.paused_by is not None:
+        text += f" by {output.escape(settings.paused_by)}"
+    return text if settings.pause_reason is None else f"{text}: {output.escape(settings.pause_reason)}"
 
 
 COLUMNS = ("queue", "status", "ready", "scheduled", "running", "completed", "failed", "dead", "oldest", "limits")

@@ -44,6 +44,8 @@ def row(worker: WorkerInfo, timeout: timedelta, now: datetime) -> tuple[str | Te
         status = Text("silent", style="bold red")
     else:
         status = Text("leader", style="green") if worker.is_leader else Text("live", style="dim")
+        if worker.is_quiet:
+            status = Text("quiet", style="bold yellow")
     return (
         worker.id,
         status,

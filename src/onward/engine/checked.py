@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, cast
 
 import msgspec
+from msgspec import UNSET
 
 from onward import validation
 from onward.batches.values import BatchInfo, Dependency, NewBatch
@@ -52,6 +53,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.errors import InvalidValue
@@ -393,8 +395,18 @@ class CheckedEngine:
         validation.check_queue_name(queue, foreign=self._foreign)
         self._checks.queue_change(change)
         self._checks.audit_record(audit)
+        if audit is not None and change.paused is True and change.paused_by is UNSET:
+            change = msgspec.structs.replace(change, paused_by=audit.actor)
         with self._observed("configure"):
             return await self.inner.configure(queue, change, audit=audit)
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        validation.check_text("worker_id", worker_id)
+        command = validation.one_of("command", WorkerCommand, command)
+        self._checks.audit_record(audit)
+        with self._observed("command_worker"):
+            return await self.inner.command_worker(worker_id, command, audit=audit)
 
     # Maintenance
 

@@ -23,6 +23,8 @@ from onward.lifecycle import Complete, JobStatus
 ROLES: Final = ("viewer", "operator", "admin")
 MAX_SCOPES: Final = 1000
 """Permissions, queues or organisations of one token."""
+MAX_PAUSE_REASON: Final = 500
+"""Characters."""
 _MAX_AUDIT_JSON: Final = 65_536
 """Characters of a record's filter and of its detail."""
 _MAX_AUDIT_TEXTS: Final = {"actor": 255, "role": 120, "action": 120, "target": 4096, "request_id": 255}
@@ -154,6 +156,13 @@ class Checks:
         require = self.capabilities.require
         if change.paused is not UNSET:
             require(Feature.PAUSE)
+        for field, longest in (("pause_reason", MAX_PAUSE_REASON), ("paused_by", _MAX_AUDIT_TEXTS["actor"])):
+            text = getattr(change, field)
+            if text is not UNSET:
+                require(Feature.PAUSE)
+                if change.paused is not True:
+                    raise InvalidValue(field, text, "can only be given with paused=True")
+                _check_short_text(field, text, longest)
         if change.rate is not UNSET:
             if change.rate is not None and change.rate.burst > 1:
                 require(Feature.BURST)

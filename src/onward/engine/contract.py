@@ -43,6 +43,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.events import AnyEvent, EventPage
@@ -187,6 +188,13 @@ class Admin(Protocol):
 
     async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """Change what a queue is told to do; makes the queue if there is none."""
+        ...
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """Tell a worker to claim no more jobs, to claim again, or to stop; answer whether it is registered.
+
+        The worker learns of it with the answer to its next heartbeat, within a quarter of its lease.
+        """
         ...
 
 

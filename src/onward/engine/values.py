@@ -123,6 +123,17 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
     claimed: Claims = Claims()
 
 
+class WorkerCommand(StrEnum):
+    """What a worker can be told from afar. It obeys when it has the answer to its next heartbeat."""
+
+    QUIET = "quiet"
+    """Claim no more jobs; those that it holds go on."""
+    RESUME = "resume"
+    """Claim jobs again."""
+    STOP = "stop"
+    """Stop in good order, as after SIGTERM."""
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it registers itself (O5)."""
 
@@ -137,6 +148,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_heartbeat: datetime | None = None
     is_leader: bool = False
     leader_until: datetime | None = None
+    is_quiet: bool = False
+    """It has been told to claim no more jobs, or to stop."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +159,8 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """Held by us no longer."""
     cancelled: frozenset[Token] = frozenset()
     """Of those: taken back on request, so the handler should stop."""
+    command: WorkerCommand | None = None
+    """What the worker has been told, in every answer until it is told otherwise; None: to claim jobs."""
 
 
 class SignalKind(StrEnum):
@@ -300,6 +315,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue is told to do."""
 
     paused: bool = False
+    pause_reason: str | None = None
+    """Why it is paused, where a reason was given."""
+    paused_by: str | None = None
+    """The actor, as in :class:`~onward.engine.access.AuditRecord`."""
+    paused_at: datetime | None = None
     rate: Rate | None = None
     global_concurrency: int | None = None
     """Jobs of this queue held at once, by all workers together."""
@@ -318,6 +338,11 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
     """Settings to be changed; what is not given stays as it is."""
 
     paused: bool | UnsetType = UNSET
+    """A queue that is paused already keeps the time, and the reason and author unless others are given."""
+    pause_reason: str | UnsetType = UNSET
+    """With ``paused=True`` only."""
+    paused_by: str | UnsetType = UNSET
+    """The actor; with ``paused=True`` only. Not given: that of the audit record, if there is one."""
     rate: Rate | UnsetType | None = UNSET
     global_concurrency: int | UnsetType | None = UNSET
     weight: int | UnsetType = UNSET

@@ -12,7 +12,7 @@ from typing import Final
 
 from onward.clock import Clock, moment_of
 from onward.engine.statements import Statements
-from onward.engine.values import Term, WorkerInfo
+from onward.engine.values import Term, WorkerCommand, WorkerInfo
 from onward.pg.plan_runner import Plan, Statement
 from onward.pg.schema_name import check_own_schema_name, insert_schema_name
 
@@ -50,10 +50,16 @@ class CompanionSchema:
 
     # Who works
 
-    def heartbeat(self, worker: WorkerInfo) -> Plan[None]:
-        """Register a worker, or say that it is alive."""
+    def heartbeat(self, worker: WorkerInfo) -> Plan[WorkerCommand | None]:
+        """Register a worker, or say that it is alive; answer what it has been told."""
         fields = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
-        yield Statement(self._texts["heartbeat"], [self.now, *fields])
+        ((told,),) = yield Statement(self._texts["heartbeat"], [self.now, *fields])
+        return None if told is None else WorkerCommand(told)
+
+    def command_worker(self, worker_id: str, command: WorkerCommand) -> Plan[bool]:
+        """Tell a worker what to do, and answer whether it is registered."""
+        told = None if command is WorkerCommand.RESUME else command.value
+        return bool((yield Statement(self._texts["worker_command"], [worker_id, told])))
 
     def deregister(self, worker_id: str) -> Plan[None]:
         """Take a worker off the list."""
@@ -77,6 +83,7 @@ class CompanionSchema:
                 last_heartbeat=row[7],
                 is_leader=row[8] is not None,
                 leader_until=row[8],
+                is_quiet=row[9] is not None,
             )
             for row in (yield Statement(self._texts["workers"], [self.now]))
         ]

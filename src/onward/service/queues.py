@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from onward.arguments import nearest
-from onward.engine.values import QueueChange, QueueInfo
-from onward.errors import InvalidValue, PermissionDenied, QueueNotFound
+from onward.engine.values import QueueChange, QueueInfo, WorkerCommand
+from onward.errors import InvalidValue, NotFound, PermissionDenied, QueueNotFound
 from onward.service.identity import Identity
 from onward.service.operations import operation
 from onward.service.scopes import sees_queue
@@ -49,9 +49,10 @@ class Queues:
         return queue_view(await self._find(identity, name))
 
     @operation("queues.pause")
-    async def pause(self, identity: Identity, name: str) -> QueueView:
-        """Start no job of the queue until it is resumed. Running ones go on."""
-        return await self._change(identity, "queues.pause", name, QueueChange(paused=True))
+    async def pause(self, identity: Identity, name: str, *, reason: str | None = None) -> QueueView:
+        """Start no job of the queue until it is resumed. Running ones go on. The author is the caller."""
+        change = QueueChange(paused=True, pause_reason=UNSET if reason is None else reason, paused_by=identity.actor)
+        return await self._change(identity, "queues.pause", name, change)
 
     @operation("queues.resume")
     async def resume(self, identity: Identity, name: str) -> QueueView:
@@ -115,3 +116,24 @@ class Workers:
     async def list(self, identity: Identity) -> WorkerList:
         """List the workers that have registered and not gone."""
         return WorkerList(items=tuple(await (await self._store.engine()).workers()))
+
+    @operation("workers.quiet")
+    async def quiet(self, identity: Identity, worker_id: str) -> None:
+        """Have a worker claim no more jobs; those that it holds go on."""
+        await self._command(identity, "workers.quiet", worker_id, WorkerCommand.QUIET)
+
+    @operation("workers.resume")
+    async def resume(self, identity: Identity, worker_id: str) -> None:
+        """Have a quiet worker claim jobs again."""
+        await self._command(identity, "workers.resume", worker_id, WorkerCommand.RESUME)
+
+    @operation("workers.stop")
+    async def stop(self, identity: Identity, worker_id: str) -> None:
+        """Have a worker stop in good order, as after SIGTERM."""
+        await self._command(identity, "workers.stop", worker_id, WorkerCommand.STOP)
+
+    async def _command(self, identity: Identity, action: str, worker_id: str, command: WorkerCommand) -> None:
+        engine = await self._store.engine()
+        if all(worker.id != worker_id for worker in await engine.workers()):
+            raise NotFound(f"there is no worker {worker_id}: it has gone, or never registered")
+        await engine.command_worker(worker_id, command, audit=record(identity, action, target=worker_id))

@@ -240,6 +240,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     paused: bool
+    pause_reason: str | None
+    paused_by: str | None
+    paused_at: datetime | None
     rate: RateView | None
     global_concurrency: int | None
     weight: int
@@ -285,6 +288,9 @@ def queue_view(queue: QueueInfo) -> QueueView:
     return QueueView(
         name=queue.name,
         paused=settings.paused,
+        pause_reason=settings.pause_reason,
+        paused_by=settings.paused_by,
+        paused_at=settings.paused_at,
         rate=None if rate is None else RateView(count=rate.count, period=rate.period.total_seconds(), burst=rate.burst),
         global_concurrency=settings.global_concurrency,
         weight=settings.weight,

@@ -127,6 +127,7 @@ class Claimer:
         self._failures = 0
         self._max_claims = _MAX_BATCH
         """Jobs to ask for at once: fewer after a claim that failed though the store was there, as by its size."""
+        self._is_quiet = False
         self._closed = False
         self._has_released_running = False
         self._exchange_since: float | None = None
@@ -172,6 +173,13 @@ class Claimer:
         """Bring the next round trip forward: a slot has nothing to do."""
         if self._coalesce_until:
             self._coalesce_until = 0.0
+            self._wake_event.set()
+
+    def set_quiet(self, *, is_quiet: bool) -> None:
+        """Ask for no more jobs, or ask for them again, as the worker was told from afar."""
+        if is_quiet != self._is_quiet:
+            self._is_quiet = is_quiet
+            self._has_backlog = True
             self._wake_event.set()
 
     def close(self) -> None:
@@ -248,7 +256,7 @@ class Claimer:
         if to_send or (self._prefetched and self._free_capacity() > 0):
             return 0
         deadlines: list[float] = [] if self._settler.deferred_until == math.inf else [self._settler.deferred_until]
-        if not self._closed and self._free_capacity() > 0:
+        if self._may_claim and self._free_capacity() > 0:
             if self._has_backlog:
                 return 0
             deadlines.append(min(self._poll_at, self._wake_not_before) if self._is_notified else self._poll_at)
@@ -262,6 +270,10 @@ class Claimer:
             deadlines.append(release_at)
         soonest = min(deadlines, default=math.inf)
         return max(soonest - now, 0) if soonest < math.inf else None
+
+    @property
+    def _may_claim(self) -> bool:
+        return not (self._closed or self._is_quiet)
 
     def _free_capacity(self) -> int:
         """Say how many jobs more will find a slot: those free now, and those that will be until the trip after next.
@@ -401,7 +413,7 @@ class Claimer:
         return starts
 
     def _next_request(self, starting: int) -> ClaimRequest | None:
-        if self._closed:
+        if not self._may_claim:
             return None
         if self._claims_suspects:
             return self._next_suspect_request()

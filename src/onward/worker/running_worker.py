@@ -14,7 +14,7 @@ from typing import Any, Final
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import ANY_TYPE, Claims, HeartbeatReply, WorkerInfo
+from onward.engine.values import ANY_TYPE, Claims, HeartbeatReply, WorkerCommand, WorkerInfo
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
@@ -134,6 +134,8 @@ class RunningWorker:
             queues=options.patterns,
             types=(*handlers, *((ANY_TYPE,) if catch_all else ())),
         )
+        self._command: WorkerCommand | None = None
+        """What the worker was told with the last heartbeat."""
         self._heartbeat = Heartbeat(engine, self.inflight, info=info, lease=options.lease, on_reply=self._on_heartbeat)
         self._queue_leases = QueueLeases(
             engine, self.inflight, lease=options.lease, set_interval=self._set_heartbeat_interval
@@ -404,9 +406,10 @@ class RunningWorker:
             self._loop.call_soon_threadsafe(self._apply_reply, answer)
 
     def _apply_reply(self, answer: HeartbeatReply) -> None:
-        """Stop the handlers of claims that are ours no longer."""
+        """Stop the handlers of claims that are ours no longer, and obey what the worker has been told."""
         if not self._unanswered_seconds():
             self._health.record_poll()
+        self._obey(answer.command)
         for token in answer.lost:
             held = self.inflight.get(token)
             # An outcome on its way has the store's own answer coming: a beat that overtook it knows less.
@@ -422,6 +425,17 @@ class RunningWorker:
                 log.warning("claim lost, stopping its handler", extra=fields)
             if was_running and not self._runner.cancel(token) and self._isolated_runner is not None:
                 self._isolated_runner.cancel(token)
+
+    def _obey(self, command: WorkerCommand | None) -> None:
+        """Claim, claim no more, or stop: the same command comes with every answer until there is another."""
+        if command is not self._command:
+            fields = {"worker_id": self.worker_id, "command": command or WorkerCommand.RESUME}
+            log.info("worker told what to do", extra=fields)
+            self._command = command
+        for claimer in self._claimers:
+            claimer.set_quiet(is_quiet=command is not None)
+        if command is WorkerCommand.STOP:
+            self._stopping.set()
 
     # Where plain functions run
 

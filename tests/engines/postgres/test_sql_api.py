@@ -414,6 +414,13 @@ async def test_a_server_cannot_prune_records_of_the_last_thirty_days(
         for kept in ("0 days", "-100 years"):
             connection.execute(f"select {store.schema}.prune_audit('{kept}', 1000)")
         assert connection.execute(f"select no from {store.schema}.audit").fetchall() == [(1,)]
+    engine = PostgresEngine(make_conninfo(store.url, options=f"-c role={role}"), schema=store.schema)
+    await engine.open()
+    try:
+        assert await engine.prune_access(keep_audit=timedelta(0), keep_sessions=timedelta(0)) == 0
+        assert len((await engine.audit(AuditQuery())).items) == 1
+    finally:
+        await engine.close()
 
 
 async def test_a_worker_sees_neither_tokens_nor_sessions_nor_records(

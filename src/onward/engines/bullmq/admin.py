@@ -100,6 +100,9 @@ def configure(keys: Keys, registry: QueueRegistry, queue: str, change: QueueChan
         own["lease"] = "" if change.lease is None else str(rows.milliseconds(change.lease))
     if change.retention is not UNSET:
         own.update(rows.retention_fields(change.retention))
+    for field in ("pause_reason", "paused_by"):
+        if (text := getattr(change, field)) is not UNSET:
+            own[field] = text
     paused = "" if change.paused is UNSET else str(int(change.paused))
     flat = [part for fields in (meta, own) for item in fields.items() for part in item]
     key = [keys.meta(queue)]

@@ -37,6 +37,7 @@ from onward.engine.values import (
     SignalKind,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.engines.bullmq import (
@@ -447,6 +448,12 @@ class BullMQEngine:
         self._listener.notify((queue,), SignalKind.CHANGED)
         await self._listener.claim_now(queue)
         return info
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(
+            lambda: self.run_plan(leases.command_worker(self.keys, worker_id, command)), audit, int
+        )
 
     # Maintenance
 

@@ -23,6 +23,7 @@ class Keys:
         self.ttl_factor = 1 if clock is None else _TEST_TTL_FACTOR
         self.leader = f"{self.onward_root}leader"
         self.workers = f"{self.onward_root}workers"
+        self.worker_commands = f"{self.onward_root}worker_commands"
         self.queues = f"{self.onward_root}queues"
         self.generation = f"{self.onward_root}generation"
         self.prioritized = f"{self.onward_root}prioritized"

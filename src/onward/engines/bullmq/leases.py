@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from onward.clock import SystemClock, moment_of
-from onward.engine.values import Claim, HeartbeatReply, LogLine, Token, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, LogLine, Token, WorkerCommand, WorkerInfo
 from onward.engines.bullmq import rows
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import Command, Plan, script
@@ -35,13 +35,23 @@ def heartbeat(keys: Keys, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[H
     commands = []
     for chunk in chunks:
         flat = [value for queue, id, lock, lease in chunk for value in (keys.base(str(queue)), id, lock, lease)]
-        commands.append(script("heartbeat", keys, [keys.workers], worker.id, info, *flat))
+        commands.append(script("heartbeat", keys, [keys.workers, keys.worker_commands], worker.id, info, *flat))
     lost: set[Token] = set()
     gone: set[Token] = set()
-    for chunk, positions in zip(chunks, (yield commands), strict=True):
+    answers = yield commands
+    for chunk, (_, positions) in zip(chunks, answers, strict=True):
         lost.update(chunk[abs(position) - 1] for position in positions)
         gone.update(chunk[-position - 1] for position in positions if position < 0)
-    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(gone))
+    told = answers[-1][0]
+    command = WorkerCommand(told) if told else None
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(gone), command=command)
+
+
+def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Plan[bool]:
+    """Tell a worker what to do, and answer whether it is registered."""
+    told = "" if command is WorkerCommand.RESUME else command.value
+    (is_known,) = yield [script("worker_command", keys, [keys.workers, keys.worker_commands], worker_id, told)]
+    return bool(is_known)
 
 
 def check_claims(keys: Keys, tokens: Sequence[Token]) -> Command:
@@ -59,7 +69,7 @@ def start(keys: Keys, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
 
 def deregister(keys: Keys, worker_id: str) -> Plan[None]:
     """Take a worker off the list."""
-    yield [("HDEL", keys.workers, worker_id)]
+    yield [("HDEL", keys.workers, worker_id), ("HDEL", keys.worker_commands, worker_id)]
 
 
 def report(keys: Keys, claim: Claim, progress: int | None, message: str | None, lines: Sequence[str]) -> Plan[bool]:

@@ -58,7 +58,7 @@ def rescue(
         script(
             "remove_dead_workers",
             keys,
-            [keys.workers],
+            [keys.workers, keys.worker_commands],
             term.number,
             term.leader_id,
             lease // MICROSECOND,

@@ -136,10 +136,11 @@ def _resolve(registry: QueueRegistry, patterns: Sequence[str]) -> Plan[list[str]
 
 def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
     """List workers."""
-    now, texts, leader = yield [
+    now, texts, leader, told = yield [
         script("server_time", keys, [keys.workers]),
         ("HGETALL", keys.workers),
         ("HMGET", keys.leader, "leader", "until"),
+        ("HKEYS", keys.worker_commands),
     ]
     leader_id, until = leader
     leader_until = moment_of(int(until)) if until is not None and int(until) > int(now) else None
@@ -160,6 +161,7 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
                 last_heartbeat=moment_of(int(heartbeat)),
                 is_leader=is_leader,
                 leader_until=leader_until if is_leader else None,
+                is_quiet=id in told,
             )
         )
     return found

@@ -248,6 +248,9 @@ def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
     }
     settings = QueueSettings(
         paused="paused" in meta,
+        pause_reason=own.get("pause_reason") if "paused" in meta else None,
+        paused_by=own.get("paused_by") if "paused" in meta else None,
+        paused_at=moment_of(int(own["paused_at"])) if "paused" in meta and "paused_at" in own else None,
         rate=_rate(meta, own),
         global_concurrency=int(float(meta["concurrency"])) if "concurrency" in meta else None,
         weight=int(own.get("weight", 1)),

@@ -34,6 +34,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, settle
@@ -454,6 +455,10 @@ class PgBossEngine:
             ),
             atomic=True,
         )
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._run(lambda: self.schema.companion.command_worker(worker_id, command), audit, int)
 
     # Maintenance
 

@@ -13,13 +13,14 @@ from onward.pg.plan_runner import Plan
 
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
-    yield from schema.companion.heartbeat(worker)
+    command = yield from schema.companion.heartbeat(worker)
     if not claims:
-        return HeartbeatReply()
+        return HeartbeatReply(command=command)
     tokens = [claim.token for claim in claims]
     batches = arrays.numbers([token[4] for token in tokens])
     gone = yield schema.statement("heartbeat", [*fences_of(tokens), batches])
     return HeartbeatReply(
         lost=frozenset(tokens[number] for number, _ in gone),
         cancelled=frozenset(tokens[number] for number, cancelled in gone if cancelled),
+        command=command,
     )

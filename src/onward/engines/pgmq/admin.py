@@ -102,7 +102,7 @@ def configure(queue: str, change: QueueChange, settings: PgmqSettings, columns: 
 def _columns(change: QueueChange) -> dict[str, Any]:
     """Lay out what is changed; the names are those of our own columns."""
     columns: dict[str, Any] = {}
-    for field in ("paused", "max_attempts"):
+    for field in ("paused", "pause_reason", "paused_by", "max_attempts"):
         value = getattr(change, field)
         if value is not UNSET:
             columns[field] = value

@@ -34,6 +34,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.engines.pgmq import admin, claims, enqueue, leases, maintenance, queries, schema_probe, settle
@@ -497,6 +498,10 @@ class PGMQEngine:
         """See the contract."""
         columns = self._columns
         return await self._change(lambda: admin.configure(queue, change, self.settings, columns), audit, lambda _: 1)
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: self._companion.command_worker(worker_id, command), audit, int)
 
     # Maintenance
 

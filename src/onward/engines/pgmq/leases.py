@@ -16,14 +16,15 @@ def heartbeat(
     companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim], columns: str
 ) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its messages; answer which it has lost."""
-    yield from companion.heartbeat(worker)
+    command = yield from companion.heartbeat(worker)
     if not claims:
-        return HeartbeatReply()
+        return HeartbeatReply(command=command)
     tokens = [claim.token for claim in claims]
     gone = yield Statement(SQL.extend, [*([token[part] for token in tokens] for part in (2, 0, 1, 3, 6)), columns])
     missing = {(msg_id, read_ct, queue, stamp): cancelled for queue, msg_id, read_ct, stamp, cancelled in gone}
     lost = [token for token in tokens if token[:4] in missing]
-    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:4]]))  # type: ignore[index]
+    cancelled = frozenset(token for token in lost if missing[token[:4]])  # type: ignore[index]
+    return HeartbeatReply(lost=frozenset(lost), cancelled=cancelled, command=command)
 
 
 def report(claim: Claim, progress: int | None, message: str | None, columns: str) -> Plan[bool]:

@@ -254,9 +254,13 @@ def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[Queu
 
 
 def _queue_of(row: Row, counts: dict[JobStatus, int], oldest: datetime | None) -> QueueInfo:
-    (name, paused, lease, max_attempts, backoff, completed, completed_count, failed, failed_count, cancelled, _) = row
+    (name, paused, lease, max_attempts, backoff, completed, completed_count, failed, failed_count, cancelled,
+     pause_reason, paused_by, paused_at, _) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
+        pause_reason=pause_reason,
+        paused_by=paused_by,
+        paused_at=None if paused_at is None else moment_of(paused_at),
         lease=_duration(lease),
         max_attempts=max_attempts,
         backoff=None if backoff is None else backoff_of(backoff),

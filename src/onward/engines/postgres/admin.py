@@ -101,7 +101,7 @@ def configure(schema: Schema, queue: str, change: QueueChange) -> Plan[None]:
 def _columns(change: QueueChange) -> dict[str, Any]:
     """Lay out what is changed; the names are those of our own columns."""
     columns: dict[str, Any] = {}
-    for field in ("paused", "global_concurrency", "weight", "max_attempts", "backoff"):
+    for field in ("paused", "pause_reason", "paused_by", "global_concurrency", "weight", "max_attempts", "backoff"):
         value = getattr(change, field)
         if value is not UNSET:
             columns[field] = value

@@ -49,6 +49,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.engines.postgres import (
@@ -688,6 +689,10 @@ class PostgresEngine:
         if audit is None:
             return await self._run(plan, no_timeout=no_timeout)
         return await self._run(lambda: self._access.audited(plan(), audit, count), atomic=True, no_timeout=no_timeout)
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(lambda: leases.command_worker(self.schema, worker_id, command), audit, int)
 
     async def confirm_restore(self) -> None:
         """See the contract."""

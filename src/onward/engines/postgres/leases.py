@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, WorkerCommand, WorkerInfo
 from onward.engines.postgres.statements import Schema
 from onward.pg import arrays
 from onward.pg.plan_runner import Plan, Statement
@@ -15,11 +15,20 @@ def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     info = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
     tokens = [arrays.numbers([claim.token[index] for claim in claims]) for index in (0, 1)]
-    lost = yield Statement(schema.heartbeat, [schema.now, *info, *tokens])
+    rows = yield Statement(schema.heartbeat, [schema.now, *info, *tokens])
+    lost = [row for row in rows if row[3] is None]
+    told = [WorkerCommand(row[3]) for row in rows if row[3] is not None]
     return HeartbeatReply(
-        lost=frozenset((seq, claim_no) for seq, claim_no, _ in lost),
-        cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in lost if was_cancelled),
+        lost=frozenset((seq, claim_no) for seq, claim_no, *_ in lost),
+        cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled, _ in lost if was_cancelled),
+        command=told[0] if told else None,
     )
+
+
+def command_worker(schema: Schema, worker_id: str, command: WorkerCommand) -> Plan[bool]:
+    """Tell a worker what to do, and answer whether it is registered."""
+    told = None if command is WorkerCommand.RESUME else command.value
+    return bool((yield Statement(schema.worker_command, [worker_id, told])))
 
 
 def deregister(schema: Schema, worker_id: str) -> Plan[None]:

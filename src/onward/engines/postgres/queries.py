@@ -104,6 +104,7 @@ def workers(schema: Schema) -> Plan[list[WorkerInfo]]:
             last_heartbeat=moment_of(row[7]),
             is_leader=row[8] is not None,
             leader_until=optional_datetime(row[8]),
+            is_quiet=row[9] is not None,
         )
         for row in (yield Statement(schema.workers, [schema.now]))
     ]

@@ -94,9 +94,12 @@ def queue_of(row: Row, counts: dict[JobStatus, int], oldest_ready_at: int | None
     """Read a queue: see ``sql/queues.sql`` for the columns."""
     (name, paused, rate_count, rate_period, rate_burst, next_permit_at, global_concurrency, weight, lease, max_attempts,
      backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled,
-     keep_archived) = row  # fmt: skip
+     keep_archived, pause_reason, paused_by, paused_at) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
+        pause_reason=pause_reason,
+        paused_by=paused_by,
+        paused_at=optional_datetime(paused_at),
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
         global_concurrency=global_concurrency,
         weight=weight,

@@ -93,7 +93,14 @@ def configure(transaction: Transaction, queue: str, change: QueueChange) -> Queu
     ensure_queues_open(transaction, {queue})
     columns = _columns(change)
     if columns:
-        assignments = ", ".join(f"{column} = :{column}" for column in columns)
+        if change.paused is True:
+            columns["paused_at"] = transaction.now
+        assignments = ", ".join(
+            "paused_at = coalesce(paused_at, :paused_at)"
+            if column == "paused_at" and change.paused
+            else f"{column} = :{column}"
+            for column in columns
+        )
         transaction.connection.execute(
             f"update onward_queue set {assignments}, open = 0, reopens_at = null where name = :name",  # noqa: S608
             columns | {"name": queue},
@@ -106,10 +113,12 @@ def configure(transaction: Transaction, queue: str, change: QueueChange) -> Queu
 def _columns(change: QueueChange) -> dict[str, Any]:
     """Lay out what is changed; the names are those of our own columns."""
     columns: dict[str, Any] = {}
-    for field in ("paused", "global_concurrency", "weight", "max_attempts"):
+    for field in ("paused", "pause_reason", "paused_by", "global_concurrency", "weight", "max_attempts"):
         value = getattr(change, field)
         if value is not UNSET:
             columns[field] = value
+    if change.paused is False:
+        columns |= dict.fromkeys(("pause_reason", "paused_by", "paused_at"))
     if change.rate is not UNSET:
         columns |= _rate_columns(change.rate)
     if change.lease is not UNSET:

@@ -43,6 +43,7 @@ from onward.engine.values import (
     Signal,
     Term,
     Token,
+    WorkerCommand,
     WorkerInfo,
 )
 from onward.engines.sqlite import (
@@ -347,6 +348,12 @@ class SQLiteEngine:
         self, work: Callable[[Transaction], T], audit: AuditRecord | None, count: Callable[[T], int]
     ) -> T:
         return await self._writer.run(access.audited(work, audit, count))
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(
+            lambda transaction: leases.command_worker(transaction, worker_id, command), audit, int
+        )
 
     async def confirm_restore(self) -> None:
         """See the contract."""

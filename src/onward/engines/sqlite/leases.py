@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from onward.engine.values import Claim, HeartbeatReply, Token, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, Token, WorkerCommand, WorkerInfo
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
@@ -16,7 +16,7 @@ from onward.validation import MAX_LOG_LINES
 def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     execute = transaction.execute
-    execute(
+    told = execute(
         SQL.heartbeat_worker,
         {
             "id": worker.id,
@@ -27,17 +27,24 @@ def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Cla
             "types": json_text(worker.types),
             "now": transaction.now,
         },
-    )
+    ).fetchone()[0]
+    command = None if told is None else WorkerCommand(told)
     if not claims:
-        return HeartbeatReply()
+        return HeartbeatReply(command=command)
     tokens = json_text([claim.token for claim in claims])
     extended = execute(SQL.heartbeat_jobs, {"claims": tokens, "now": transaction.now}).rowcount
     if extended == len(claims):
-        return HeartbeatReply()
+        return HeartbeatReply(command=command)
     gone = msgspec.json.decode(execute(SQL.heartbeat_lost, {"claims": tokens}).fetchone()[0])
     lost: set[Token] = {(seq, claim_no) for seq, claim_no, _ in gone}
     cancelled: set[Token] = {(seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled}
-    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(cancelled))
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(cancelled), command=command)
+
+
+def command_worker(transaction: Transaction, worker_id: str, command: WorkerCommand) -> bool:
+    """Tell a worker what to do, and answer whether it is registered."""
+    told = None if command is WorkerCommand.RESUME else command.value
+    return bool(transaction.execute(SQL.worker_command, {"id": worker_id, "command": told}).rowcount)
 
 
 def deregister(transaction: Transaction, worker_id: str) -> None:

@@ -94,6 +94,7 @@ def workers(transaction: Transaction) -> list[WorkerInfo]:
             last_heartbeat=moment_of(row[7]),
             is_leader=row[8] is not None,
             leader_until=moment(row[8]),
+            is_quiet=row[9] is not None,
         )
         for row in transaction.execute(SQL.workers, {"now": transaction.now}).fetchall()
     ]

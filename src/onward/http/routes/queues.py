@@ -16,6 +16,12 @@ class QueuesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pattern: str = "*"
 
 
+class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a queue is paused."""
+
+    reason: str | None = None
+
+
 async def list_queues(call: Call) -> Queues:
     return await call.services.queues.list(call.identity, pattern=call.query.pattern)
 
@@ -25,7 +31,8 @@ async def get(call: Call) -> QueueView:
 
 
 async def pause(call: Call) -> QueueView:
-    return await call.services.queues.pause(call.identity, call.path["queue"])
+    reason = None if call.body is None else call.body.reason
+    return await call.services.queues.pause(call.identity, call.path["queue"], reason=reason)
 
 
 async def resume(call: Call) -> QueueView:
@@ -40,11 +47,27 @@ async def list_workers(call: Call) -> WorkerList:
     return await call.services.workers.list(call.identity)
 
 
+async def quiet(call: Call) -> None:
+    await call.services.workers.quiet(call.identity, call.path["id"])
+
+
+async def resume_worker(call: Call) -> None:
+    await call.services.workers.resume(call.identity, call.path["id"])
+
+
+async def stop(call: Call) -> None:
+    await call.services.workers.stop(call.identity, call.path["id"])
+
+
 ENDPOINTS: Final = (
     endpoint("GET", "/queues", "queues.list", list_queues, query=QueuesQuery, returns=Queues),
     endpoint("GET", "/queues/{queue}", "queues.get", get, returns=QueueView),
-    endpoint("POST", "/queues/{queue}/pause", "queues.pause", pause, returns=QueueView),
+    endpoint("POST", "/queues/{queue}/pause", "queues.pause", pause, body=PauseRequest, optional_body=True,
+             returns=QueueView),
     endpoint("POST", "/queues/{queue}/resume", "queues.resume", resume, returns=QueueView),
     endpoint("PATCH", "/queues/{queue}", "queues.configure", configure, body=QueueSettingsChange, returns=QueueView),
     endpoint("GET", "/workers", "workers.list", list_workers, returns=WorkerList),
-)
+    endpoint("POST", "/workers/{id}/quiet", "workers.quiet", quiet, status=204),
+    endpoint("POST", "/workers/{id}/resume", "workers.resume", resume_worker, status=204),
+    endpoint("POST", "/workers/{id}/stop", "workers.stop", stop, status=204),
+)  # fmt: skip

@@ -12,6 +12,14 @@ trim_events(base)
 register(base)
 local count = tonumber(ARGV[6])
 local own = settings_key(base)
+local was_paused = call('HEXISTS', KEYS[1], 'paused') == 1
+-- What is left of an earlier pause that Node has ended is not the reason of this one.
+if ARGV[5] == '0' or ARGV[5] == '1' and not was_paused then
+  call('HDEL', own, 'pause_reason', 'paused_by', 'paused_at')
+end
+if ARGV[5] == '1' then
+  call('HSETNX', own, 'paused_at', int_string(micros))
+end
 for at = 7, #ARGV, 2 do
   local key = at < 7 + count * 2 and KEYS[1] or own
   if ARGV[at + 1] == '' then
@@ -20,7 +28,6 @@ for at = 7, #ARGV, 2 do
     call('HSET', key, ARGV[at], ARGV[at + 1])
   end
 end
-local was_paused = call('HEXISTS', KEYS[1], 'paused') == 1
 if ARGV[5] == '1' and not was_paused then
   call('HSET', KEYS[1], 'paused', 1)
   call('DEL', base .. 'marker')

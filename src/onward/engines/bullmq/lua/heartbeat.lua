@@ -2,10 +2,12 @@
 --
 -- uses: queue
 -- KEYS[1]   the workers (Onward's own)
+-- KEYS[2]   what they have been told
 -- ARGV[5]   the worker's id
 -- ARGV[6]   its card (JSON, without times)
 -- ARGV[7…]  for each job: the base of its queue, id, token, lease in milliseconds
--- Answers the positions, from 1, of the lost ones, negative where the job itself is gone.
+-- Answers what the worker has been told, '' for nothing, and the positions, from 1, of the lost ones, negative where the job itself
+-- is gone.
 
 local known = call('HGET', KEYS[1], ARGV[5])
 local started = known and string.match(known, '^(%d+) ') or int_string(micros)
@@ -23,4 +25,4 @@ for at = 7, #ARGV, 4 do
     lost[#lost + 1] = call('EXISTS', base .. id) == 1 and n or -n
   end
 end
-return lost
+return {call('HGET', KEYS[2], ARGV[5]) or '', lost}

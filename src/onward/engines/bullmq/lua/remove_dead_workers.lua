@@ -2,6 +2,7 @@
 --
 -- uses: queue
 -- KEYS[1]  the workers (Onward's own)
+-- KEYS[2]  what they have been told
 -- ARGV[5]  the number of the term
 -- ARGV[6]  the leader
 -- ARGV[7]  microseconds of silence after which a worker is gone
@@ -13,6 +14,7 @@ if is_leader(ARGV[5], ARGV[6]) then
     local last_heartbeat = tonumber(string.match(known[at + 1], '^%d+ (%d+) '))
     if last_heartbeat and last_heartbeat + ARGV[7] < micros then
       call('HDEL', KEYS[1], known[at])
+      call('HDEL', KEYS[2], known[at])
     end
   end
 end

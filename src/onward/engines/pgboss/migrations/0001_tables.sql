@@ -9,7 +9,8 @@ create table onward.worker (
   queues         text[]      not null,
   types          text[]      not null,
   started_at     timestamptz not null,
-  last_heartbeat timestamptz not null
+  last_heartbeat timestamptz not null,
+  command        text                  -- 'quiet' or 'stop'; null: it claims jobs
 ) with (fillfactor = 50);
 
 -- One row at most: the present or last term. Numbers only rise.

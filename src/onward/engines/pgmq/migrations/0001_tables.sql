@@ -9,7 +9,8 @@ create table onward.worker (
   queues         text[]      not null,
   types          text[]      not null,
   started_at     timestamptz not null,
-  last_heartbeat timestamptz not null
+  last_heartbeat timestamptz not null,
+  command        text                  -- 'quiet' or 'stop'; null: it claims jobs
 ) with (fillfactor = 50);
 
 -- One row at most: the present or last term. Numbers only rise.
@@ -32,6 +33,9 @@ insert into onward.identity default values;
 create table onward.queue (
   name                 text     collate "C" primary key,
   paused               boolean  not null default false,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            timestamptz,
   lease                interval,                          -- null: as the worker asks
   max_attempts         bigint,                            -- null: 5
   backoff              text,                              -- null: 1 s doubling up to 60 s

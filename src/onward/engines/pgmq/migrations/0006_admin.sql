@@ -144,9 +144,10 @@ begin
   end if;
   insert into onward.queue (name) values (queue) on conflict (name) do nothing;
   if changes <> '{}' then
-    update onward.queue q set (paused, lease, max_attempts, backoff, keep_completed, keep_completed_count, keep_failed,
+    update onward.queue q set (paused, pause_reason, paused_by, paused_at, lease, max_attempts, backoff, keep_completed, keep_completed_count, keep_failed,
                                keep_failed_count, keep_cancelled)
-      = (select r.paused, r.lease, r.max_attempts, r.backoff, r.keep_completed, r.keep_completed_count, r.keep_failed,
+      = (select r.paused, case when r.paused then r.pause_reason end, case when r.paused then r.paused_by end,
+                case when r.paused then coalesce(q.paused_at, clock_timestamp()) end, r.lease, r.max_attempts, r.backoff, r.keep_completed, r.keep_completed_count, r.keep_failed,
                 r.keep_failed_count, r.keep_cancelled
            from jsonb_populate_record(q, changes) r)
      where q.name = queue;

@@ -222,6 +222,9 @@ create table onward.log (
 create table onward.queue (
   name                 text        collate "C" primary key,
   paused               boolean     not null default false,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            timestamptz,
   weight               bigint      not null default 1 check (weight >= 1),
   global_concurrency          bigint      check (global_concurrency >= 1),
   rate_count           bigint,
@@ -301,7 +304,8 @@ create table onward.worker (
   queues         text[]      not null,
   types          text[]      not null,
   started_at     timestamptz not null,
-  last_heartbeat timestamptz not null
+  last_heartbeat timestamptz not null,
+  command        text                  -- 'quiet' or 'stop'; null: it claims jobs
 ) with (fillfactor = 50);
 
 -- One row at most: the present or last term. Numbers only rise.

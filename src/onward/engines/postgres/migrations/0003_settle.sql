@@ -257,7 +257,7 @@ end $$;
 create function onward.heartbeat(
   now bigint, worker_id text, hostname text, pool_size integer, version text, queues text[], types text[],
   seqs bigint[], claims bigint[]
-) returns table (seq bigint, claim_no bigint, was_cancelled boolean)
+) returns table (seq bigint, claim_no bigint, was_cancelled boolean, command text)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
@@ -266,12 +266,17 @@ as $$
 declare
   now_at  timestamptz := coalesce(onward.to_timestamp(heartbeat.now), clock_timestamp());
   renewed bigint[];
+  told    text;
 begin
   insert into onward.worker as w (id, hostname, pool_size, version, queues, types, started_at, last_heartbeat)
   values (heartbeat.worker_id, heartbeat.hostname, heartbeat.pool_size, heartbeat.version, heartbeat.queues, heartbeat.types,
           now_at, now_at)
   on conflict (id) do update
-     set last_heartbeat = now_at, pool_size = excluded.pool_size, queues = excluded.queues, types = excluded.types;
+     set last_heartbeat = now_at, pool_size = excluded.pool_size, queues = excluded.queues, types = excluded.types
+  returning w.command into told;
+  if told is not null then
+    return query select null::bigint, null::bigint, false, told;
+  end if;
   if cardinality(seqs) > 0 then
     with beaten as (
       update onward.job j set lease_until = now_at + j.lease
@@ -292,7 +297,8 @@ begin
     return query
       select s.seq, s.claim_no,
              exists (select from onward.history h
-                      where h.seq = s.seq and h.claim_no = s.claim_no and h.status = 'cancelled')
+                      where h.seq = s.seq and h.claim_no = s.claim_no and h.status = 'cancelled'),
+             null::text
         from unnest(seqs, claims) s (seq, claim_no)
        where not exists (select from onward.job j
                           where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null);

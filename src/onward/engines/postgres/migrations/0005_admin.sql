@@ -121,7 +121,9 @@ begin
   select * into old from onward.queue q where q.name = configure.name collate "C" for update;
   settings := jsonb_populate_record(old, change);
   update onward.queue q
-     set paused = settings.paused, weight = settings.weight, global_concurrency = settings.global_concurrency, rate_count = settings.rate_count,
+     set paused = settings.paused, pause_reason = case when settings.paused then settings.pause_reason end,
+         paused_by = case when settings.paused then settings.paused_by end,
+         paused_at = case when settings.paused then coalesce(old.paused_at, now_at) end, weight = settings.weight, global_concurrency = settings.global_concurrency, rate_count = settings.rate_count,
          rate_period = settings.rate_period, rate_burst = settings.rate_burst, spacing = settings.spacing, credit = settings.credit,
          reach = settings.reach, lease = settings.lease, max_attempts = settings.max_attempts, backoff = settings.backoff,
          keep_completed = settings.keep_completed, keep_completed_count = settings.keep_completed_count,

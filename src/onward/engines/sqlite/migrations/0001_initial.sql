@@ -99,6 +99,9 @@ end;
 create table onward_queue (
   name                 text primary key,
   paused               integer not null default 0,
+  pause_reason         text,
+  paused_by            text,
+  paused_at            integer,
   rate_count           integer,
   rate_period_us       integer,
   rate_burst           integer,
@@ -135,7 +138,8 @@ create table onward_worker (
   queues         text    not null,  -- JSON array
   types          text    not null,  -- JSON array
   started_at     integer not null,
-  last_heartbeat integer not null
+  last_heartbeat integer not null,
+  command        text                -- 'quiet' or 'stop'; null: it claims jobs
 ) strict, without rowid;
 
 -- The file in which somebody last said that these jobs are to be run, by its inode: a copy or a restored file is another one.
