@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward import App, Backoff, JobContext, JobFailed, JobFilter, JobStatus, NewJob, Snooze
+from onward.engine.access import AuditRecord
 from onward.engine.values import Claim, ClaimRequest, Settlement
 from onward.job import Enqueued
 from onward.lifecycle import Complete
@@ -107,8 +108,10 @@ async def test_a_job_that_somebody_else_has_taken_is_waited_for(app: App, monkey
     taken: asyncio.Queue[Claim] = asyncio.Queue()
     store = app._core.engine.enqueue
 
-    async def enqueue(jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
-        enqueued = await store(jobs, connection=connection)
+    async def enqueue(
+        jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
+    ) -> list[Enqueued]:
+        enqueued = await store(jobs, connection=connection, audit=audit)
         taken.put_nowait((await app._core.engine.claim(ClaimRequest(worker_id="somebody"))).claims[0])
         return enqueued
 
