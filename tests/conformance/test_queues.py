@@ -48,9 +48,11 @@ async def test_every_setting_is_kept_and_what_is_not_given_stays(driver: Driver)
     for name, value in settings.items():
         assert getattr((await driver.set("q", **{name: value})).settings, name) == value
     (queue,) = await driver.engine.queues()
-    assert queue.settings == QueueSettings(**settings)  # type: ignore[arg-type]
+    paused_at = driver.now
+    assert queue.settings == QueueSettings(**settings, paused_at=paused_at)  # type: ignore[arg-type]
     queue = await driver.set("q", rate=None, global_concurrency=None, lease=None, max_attempts=None, backoff=None)
-    assert queue.settings == QueueSettings(paused=True, weight=5, retention=settings["retention"])  # type: ignore[arg-type]
+    kept = QueueSettings(paused=True, paused_at=paused_at, weight=5, retention=settings["retention"])  # type: ignore[arg-type]
+    assert queue.settings == kept
 
 
 async def test_queues_are_listed_by_pattern_with_their_depth(driver: Driver):
