@@ -229,7 +229,7 @@ COUNTING: Final = (
     ),
     Mutant(
         "snooze: the attempt is not given back",
-        (Edit(f"{_SQL}/snooze.sql", "attempts = attempts - 1, ", ""),),
+        (Edit(f"{_SQL}/snooze.sql", "attempts = attempts - 1,\n", "attempts = attempts,\n"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
@@ -1412,7 +1412,7 @@ POSTGRES: Final = (
             "onward.current_home() returns text\n  language plpgsql stable security definer",
             "onward.current_home() returns text\n  language plpgsql stable",
         ),
-        f"{_OF_PG}/test_lost_commits.py",
+        f"{_OF_PG}/test_restore.py",
     ),
     _on_postgres(
         "restore: a claim by exchange ignores that the store is held",
@@ -2318,7 +2318,9 @@ POSTGRES: Final = (
     _on_postgres(
         "settle: a run that ends by itself does not clear a loss",
         Edit(
-            f"{_PG}/migrations/0003_settle.sql", "was_lost = j.was_lost and s.move = 'release'", "was_lost = j.was_lost"
+            f"{_PG}/migrations/0003_settle.sql",
+            "was_lost = j.was_lost and s.move in ('release', 'put_back')",
+            "was_lost = j.was_lost",
         ),
         f"{CONFORMANCE}/test_counting.py",
     ),
@@ -4342,8 +4344,13 @@ _COMMAND_TESTS: Final = f"{CONFORMANCE}/test_worker_commands.py"
 
 WORKER_COMMANDS: Final = (
     Mutant(
+        "claimer: who cannot run a job claims it again at once",
+        (Edit("worker/claimer.py", "asyncio.get_running_loop().time() + _HEAD_START", "0.0"),),
+        ("tests/worker/test_claimer.py",),
+    ),
+    Mutant(
         "worker command: a quiet worker claims on",
-        (Edit("worker/claimer.py", "self._is_paused or self._is_quiet)", "self._is_paused)"),),
+        (Edit("worker/claimer.py", "(self._closed or self._is_quiet)", "(self._closed)"),),
         ("tests/worker/test_worker_commands.py",),
     ),
     Mutant(
