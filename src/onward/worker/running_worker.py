@@ -17,9 +17,11 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import ANY_TYPE, Claims, HeartbeatReply, WorkerCommand, WorkerInfo
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.handler import Handler
-from onward.worker.cancellation import CancellationWatcher
+from onward.worker.cancellation_watcher import CancellationWatcher
 from onward.worker.claimer import Claimer
 from onward.worker.deadline import Deadline
+from onward.worker.event_relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
+from onward.worker.event_relay import Relay
 from onward.worker.health import HealthRecorder
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.heartbeat_interval import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
@@ -41,8 +43,6 @@ from onward.worker.slot_pool import Pool
 from onward.worker.threads import Threads
 from onward.worker.unknown_tasks import UnknownTasks
 from onward.worker.waker import Waker
-from onward.worker.webhook_relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
-from onward.worker.webhook_relay import Relay
 
 _MEBIBYTE: Final = 1024 * 1024
 log = logging.getLogger("onward.worker")

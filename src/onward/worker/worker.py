@@ -28,11 +28,11 @@ from onward.errors import InvalidValue, Unsupported
 from onward.handler import Handler
 from onward.schedule import Schedule
 from onward.task import queue_pattern
+from onward.worker.event_relay import Relay
 from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerSettings
 from onward.worker.running_worker import RunningWorker
 from onward.worker.scheduler import Scheduler
-from onward.worker.webhook_relay import Relay
 
 
 class Worker:

@@ -59,7 +59,7 @@ from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
-from onward.engines.bullmq.subscriptions import Listener
+from onward.engines.bullmq.work_signals import Listener
 from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob

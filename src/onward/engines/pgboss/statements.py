@@ -18,7 +18,7 @@ from onward.clock import Clock, moment_of
 from onward.engine import migrations
 from onward.engine.statements import Statements
 from onward.engines.pgboss.schema_probe import SchemaProbe
-from onward.pg.companion_tables import CompanionSchema
+from onward.pg.companion_store import CompanionSchema
 from onward.pg.plan_runner import Statement
 from onward.pg.schema_name import check_schema_name, insert_schema_name
 

@@ -49,7 +49,7 @@ from onward.pg import caller_transaction
 from onward.pg.access import AccessTables, no_jobs
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
-from onward.pg.companion_tables import CompanionSchema
+from onward.pg.companion_store import CompanionSchema
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE

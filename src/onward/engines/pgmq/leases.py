@@ -8,7 +8,7 @@ import msgspec
 
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgmq.statements import SQL
-from onward.pg.companion_tables import CompanionSchema
+from onward.pg.companion_store import CompanionSchema
 from onward.pg.plan_runner import Plan, Statement
 
 
