@@ -7,6 +7,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from onward.engine.values import Rate
 from onward.errors import StoreBusy
 from onward.job import JobRef
 from onward.lifecycle import Complete, Fail, JobStatus
@@ -101,6 +102,18 @@ async def test_a_dead_workers_job_is_rescued_after_one_lease_though_the_clock_we
     await is_rescued_within_its_lease(
         driver, ref, handle if leader == "lives on" else Driver(store, await store.connect())
     )
+
+
+async def test_a_rate_limited_queue_goes_on_after_the_clock_went_back(driver: Driver, store: PostgresStore):  # P6
+    rate = Rate(1, timedelta(seconds=10))
+    await driver.set("q", rate=rate)
+    await driver.add_many(3, queue="q")
+    assert len(await driver.take("q", slots=3)) == 1
+    set_clock_back(store)
+    await driver.rescue()
+    assert await driver.take("q", slots=3) == (), "the period before is not over"
+    await driver.advance(2 * rate.spacing)
+    assert len(await driver.take("q", slots=3)) == 1
 
 
 async def test_a_live_worker_keeps_its_jobs_when_the_clock_goes_back(driver: Driver, store: PostgresStore):  # O7

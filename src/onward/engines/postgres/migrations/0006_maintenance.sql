@@ -104,8 +104,9 @@ begin
   return next;
 end $$;
 
--- Shorten what lasts longer from now on than it could if the clock had never gone back: leases of jobs, lease batches and heartbeats
--- of workers. Otherwise the jobs of a worker that died before stay held until the old time comes again.
+-- Shorten what lasts longer from now on than it could if the clock had never gone back: leases of jobs, lease batches, heartbeats of
+-- workers, and the wait for a permit. Otherwise the jobs of a worker that died before stay held, and queues with a rate stand still,
+-- until the old time comes again.
 -- lease  of most jobs: unless the last lease batch ends later than that, none is looked at.
 create function onward.shorten_leases(now_at timestamptz, lease interval) returns void
   language plpgsql
@@ -117,6 +118,10 @@ begin
   update onward.worker w set last_heartbeat = now_at
    where w.ctid = any (array(
            select s.ctid from onward.worker s where s.last_heartbeat > now_at + interval '1 second' for update skip locked));
+  update onward.queue q set next_permit_at = now_at + q.spacing + q.reach
+   where q.ctid = any (array(
+           select s.ctid from onward.queue s
+            where s.next_permit_at > now_at + s.spacing + s.reach + interval '1 second' for update skip locked));
   perform from onward.lease_batch g where g.until > now_at + shorten_leases.lease + interval '1 second' limit 1;
   if not found then return; end if;
   update onward.job j set lease_until = now_at + j.lease
