@@ -4351,6 +4351,12 @@ _COMMAND_TESTS: Final = f"{CONFORMANCE}/test_worker_commands.py"
 
 WORKER_COMMANDS: Final = (
     Mutant(
+        "isolation: a suspect that no child can run is never found",
+        (Edit("worker/isolation.py", "        if claim.crashes >= self._max_crashes:", "        if False:"),),
+        ("tests/worker/test_quarantine.py",),
+        only="no_child",
+    ),
+    Mutant(
         "claimer: who cannot run a job claims it again at once",
         (Edit("worker/claimer.py", "asyncio.get_running_loop().time() + _HEAD_START", "0.0"),),
         ("tests/worker/test_claimer.py",),

@@ -254,19 +254,58 @@ async def test_a_tick_runs_a_suspect_in_a_child_process_too(tasks: ModuleType): 
     assert await innocent.result(timeout=20) != os.getpid()
 
 
-async def test_an_app_that_no_other_process_can_find_is_named_as_the_cause(tmp_path: Path):
+async def test_where_no_child_can_find_the_app_an_innocent_suspect_runs_in_its_worker(tmp_path: Path):  # Counting
     async with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
         assert locate_app(app._core.engine) is None
 
-        @app.task
-        async def local() -> None: ...
+        @app.task(max_attempts=1)
+        async def local() -> int:
+            return os.getpid()
 
         (handle,) = await make_suspects(_module(app), "local")
         async with app.worker(poll=POLL):
-            await handle.result(timeout=60)  # the failed run clears it, so that the next one is ordinary
+            assert await handle.result(timeout=60) == os.getpid()
         job = await read(app, handle)
-        assert "top level of an importable module" in job.errors[0].message
-        assert job.attempts == 2
+        assert (job.attempts, job.is_suspect, job.errors) == (1, False, ())
+
+
+async def test_where_no_child_can_find_the_app_a_crasher_is_found_in_its_worker(tmp_path: Path):  # Counting
+    async with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        runs = []
+
+        @app.task
+        async def local() -> None:
+            runs.append(1)
+
+        (handle,) = await make_suspects(_module(app), "local")
+        engine = app._core.engine
+        dead = IsolatedRunner(engine, worker_id="w", size=1, max_crashes=3, handler_for=lambda _: None, run_here=_die)
+        for crashes in (1, 2, 3):
+            (held,) = (await engine.claim(ClaimRequest(worker_id="dead", slots=1, lease=_BRIEF, alone=True))).claims
+            with pytest.raises(_Died):
+                await dead.run(held)
+            term = await engine.elect("leader", lease=timedelta(seconds=30))
+            assert term is not None
+            await engine.rescue(term, lease=timedelta(seconds=30), max_crashes=3)
+            await engine.resign(term)
+            job = await read(app, handle)
+            assert (job.status, job.crashes, job.is_suspect) == (JobStatus.PENDING, crashes, True)
+        async with app.worker(poll=POLL):
+            await eventually(lambda: has_ended(app, handle), timeout=60)
+        job = await read(app, handle)
+        assert (job.status, runs) == (JobStatus.DEAD_LETTER, [])
+        assert "top level of an importable module" in (job.last_error or "")
+
+
+_BRIEF = timedelta(microseconds=1)
+
+
+class _Died(Exception):
+    """Ends a run as the death of its process does, as far as the store can see: nothing is settled."""
+
+
+async def _die(_: object) -> None:
+    raise _Died
 
 
 def _module(app: App) -> ModuleType:
@@ -279,7 +318,7 @@ async def test_a_crash_that_cannot_be_counted_is_not_held_against_the_job(
     tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ):
     engine = tasks.app._core.engine
-    runner = IsolatedRunner(engine, worker_id="w", size=1, max_crashes=1, handler_for=lambda _: None)
+    runner = IsolatedRunner(engine, worker_id="w", size=1, max_crashes=1, handler_for=lambda _: None, run_here=_die)
 
     async def away(_: object) -> bool:
         raise StoreUnavailable("away")

@@ -5,6 +5,9 @@ process twice. In a child it can harm nothing but its own run, and what happens 
 dies the job has crashed, for certain, and that alone is held against it. A run that ends in any other way clears it. So
 a job that holds the interpreter for longer than the lease simply runs to its end: the heartbeat is in the worker.
 
+Where no child can import the App, a suspect runs in the worker itself. Its crash is counted before it begins: nobody is
+left to count it afterwards. A run that ends by itself clears it all the same.
+
 See docs/explain/crashes.md.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -21,7 +24,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import StoreUnavailable
 from onward.handler import Handler
-from onward.lifecycle import Crashed, CrashPolicy, Failure, Interrupted, Raised, Result
+from onward.lifecycle import Crashed, CrashPolicy, Failure, Interrupted, Result
 from onward.worker import isolated_child
 from onward.worker.isolated_child import IsolatedRequest, locate_app, result_decoder
 from onward.worker.processes import ProcessDied, Processes
@@ -44,11 +47,14 @@ class IsolatedRunner:
         size: int,
         max_crashes: int,
         handler_for: Callable[[Claim], Handler | None],
+        run_here: Callable[[Claim], Awaitable[Result | None]],
     ) -> None:
+        """``run_here`` runs a claim in this process, where no child can."""
         self._engine = engine
         self._worker_id = worker_id
         self._max_crashes = max_crashes
         self._handler_for = handler_for
+        self._run_here = run_here
         self._processes = Processes(size, main=isolated_child.main, reuses_children=False)
         self._calls: dict[Token, asyncio.Task[Result | None]] = {}
 
@@ -78,7 +84,9 @@ class IsolatedRunner:
     async def _call(self, claim: Claim) -> Result | None:
         place = locate_app(self._engine)
         if place is None:
-            return _not_isolated(claim, "the App is not an attribute of a module, or its store is a temporary one")
+            return await self._run_unisolated(
+                claim, "the App is not an attribute of a module, or its store is a temporary one"
+            )
         app, url = place
         request = IsolatedRequest(app=app, url=url, worker_id=self._worker_id, claim=claim)
         try:
@@ -90,7 +98,7 @@ class IsolatedRunner:
             await asyncio.sleep(_RETRY_DELAY)
             return Interrupted()
         if response.error is not None:
-            return _not_isolated(claim, response.error.message)
+            return await self._run_unisolated(claim, response.error.message)
         result: Result | None = result_decoder.decode(response.result or "null")
         if isinstance(result, Interrupted):
             await asyncio.sleep(_RETRY_DELAY)
@@ -98,28 +106,45 @@ class IsolatedRunner:
 
     async def _crashed(self, claim: Claim, reason: str) -> Result:
         """Hold the death of a child against the job that ran in it."""
+        try:
+            await self._engine.record_crash(claim)
+        except StoreUnavailable:
+            return Interrupted()  # not counted, so not held against it
         crashes = claim.crashes + 1
-        times = "once" if crashes == 1 else f"{crashes} times"
+        fields = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": crashes}
+        log.error("job crashed its child process", extra=fields | {"reason": reason})
+        return self._judge(
+            claim, crashes, f"its child process died {_times(crashes)} while it ran there alone; {reason}"
+        )
+
+    async def _run_unisolated(self, claim: Claim, reason: str) -> Result | None:
+        """Run a suspect in this process, unless as many runs of it as it may have were lost here before."""
+        fields = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "reason": reason}
+        remedy = "make the App at the top level of an importable module"
+        if claim.crashes >= self._max_crashes:
+            log.error("job has crashed its worker too often", extra=fields)
+            message = (
+                f"its worker died {_times(claim.crashes)} with it, and no child process can run it: {reason}; {remedy}"
+            )
+            return self._judge(claim, claim.crashes, message)
+        log.warning("suspect cannot be isolated and runs in the worker", extra=fields | {"remedy": remedy})
+        try:
+            if not await self._engine.record_crash(claim):
+                return Interrupted()  # the claim is lost
+        except StoreUnavailable:
+            return Interrupted()
+        return await self._run_here(claim)
+
+    def _judge(self, claim: Claim, crashes: int, message: str) -> Crashed:
+        """Say what becomes of a job that has crashed so often."""
         policy: CrashPolicy | None = None
-        message = f"its child process died {times} while it ran there alone; {reason}"
         if crashes >= self._max_crashes:
             handler = self._handler_for(claim)
             policy = "dead_letter" if handler is None else handler.options.on_crash
         if policy == "hold":
             message += "; held for a person: to run it again, edit its run_at"
-        try:
-            await self._engine.record_crash(claim)
-        except StoreUnavailable:
-            return Interrupted()  # not counted, so not held against it
-        fields = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": crashes}
-        log.error("job crashed its child process", extra=fields | {"reason": reason})
         return Crashed(Failure("ProcessDied", message), policy)
 
 
-def _not_isolated(claim: Claim, reason: str) -> Raised:
-    """Fail a run that cannot be isolated: to run it here would risk all jobs of this worker a third time."""
-    message = (
-        f"two runs of {claim.type} in a row lost their worker, and it cannot run alone in a child process: {reason}. "
-        "Make the App at the top level of an importable module"
-    )
-    return Raised(Failure("NotIsolated", message))
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

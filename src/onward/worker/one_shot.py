@@ -145,7 +145,12 @@ class Ticker:
             ),
         )
         self._isolated_runner = IsolatedRunner(
-            engine, worker_id=self.worker_id, size=1, max_crashes=max_crashes, handler_for=self._runner.handler_for
+            engine,
+            worker_id=self.worker_id,
+            size=1,
+            max_crashes=max_crashes,
+            handler_for=self._runner.handler_for,
+            run_here=self._runner.run,
         )
         self._is_checked = False
         """Whether the store's settings have been checked, as a worker does when it starts."""

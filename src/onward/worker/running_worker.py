@@ -193,6 +193,7 @@ class RunningWorker:
             size=size,
             max_crashes=options.max_crashes,
             handler_for=self._runner.handler_for,
+            run_here=self._runner.run,
         )
         settler = Settler(self.inflight, self._metering.count)
         pool = Pool(self._isolated_runner, size=size, settle=settler.add)
