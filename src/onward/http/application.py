@@ -22,6 +22,7 @@ from onward.core import core_of
 from onward.errors import NotAuthenticated
 from onward.http import openapi
 from onward.http.access_log import write_access_log
+from onward.http.access_pruner import AccessPruner
 from onward.http.authentication import Authenticator
 from onward.http.bodies import check_media_type, decode, read_body, read_query
 from onward.http.endpoints import JSON, Call, Endpoint, Reply, decoded_path, endpoint
@@ -65,6 +66,7 @@ def asgi(
     session_idle: timedelta = SESSION_IDLE,
     session_length: timedelta = SESSION_LENGTH,
     run_operations: bool = True,
+    keep_audit: timedelta = timedelta(days=365),
 ) -> Starlette:
     """Make the server of an App as an ASGI application, to run or to mount under any path (A1).
 
@@ -80,6 +82,7 @@ def asgi(
         session_idle: after which an unused session ends.
         session_length: after which every session ends.
         run_operations: whether changes by filter are also made in this process, so that they need no worker.
+        keep_audit: how long audit records are kept; 30 days at least.
     """
     settings = Settings(
         allowed_hosts=allowed_hosts,
@@ -92,6 +95,7 @@ def asgi(
         session_idle=session_idle,
         session_length=session_length,
         run_operations=run_operations,
+        keep_audit=keep_audit,
     )
     return Server(app, settings).application()
 
@@ -105,6 +109,7 @@ class Server:
         self.services = Services(app, session_idle=settings.session_idle, session_length=settings.session_length)
         self.authenticator = Authenticator(self.services.access, settings)
         self.operations = OperationRunner(app) if settings.run_operations else None
+        self.access_pruner = AccessPruner(self.services.store, keep_audit=settings.keep_audit)
         plugins = [plugin for plugin in core_of(app).plugins if isinstance(plugin, Plugin)]
         self.endpoints = [*all_endpoints(), *self._openapi(), *(one for each in plugins for one in _routes_of(each))]
 
@@ -146,8 +151,10 @@ class Server:
         try:
             if self.operations is not None:
                 self.operations.start()
+            self.access_pruner.start()
             yield
         finally:
+            await self.access_pruner.stop()
             if self.operations is not None:
                 await self.operations.stop()
             await self.app.close()

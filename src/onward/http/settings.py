@@ -14,6 +14,7 @@ from onward.errors import InvalidValue
 from onward.service.access import SESSION_IDLE, SESSION_LENGTH
 from onward.service.identity import Identity
 
+MIN_KEEP_AUDIT: Final = timedelta(days=30)
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
@@ -68,6 +69,13 @@ class Settings:
     session_length: timedelta = SESSION_LENGTH
     run_operations: bool = True
     """Whether changes by filter are also made in this process."""
+    keep_audit: timedelta = timedelta(days=365)
+    """How long audit records are kept; 30 days at least."""
+
+    def __post_init__(self) -> None:
+        """Refuse a time for which records cannot be kept."""
+        if self.keep_audit < MIN_KEEP_AUDIT:
+            raise InvalidValue("keep_audit", self.keep_audit, "must be at least 30 days")
 
     @property
     def hosts(self) -> frozenset[str] | None:
