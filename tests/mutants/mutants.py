@@ -4245,6 +4245,30 @@ SERVER: Final = (
         in_ci=True,
     ),
     Mutant(
+        "login code: a code works twice",
+        (Edit("service/login_code.py", "        self._is_used = True\n", ""),),
+        (f"{HTTP_TESTS}/test_login_code.py::test_a_code_is_exchanged_for_the_session_of_an_admin_once",),
+    ),
+    Mutant(
+        "login code: a code works again after a restart",
+        (Edit("service/access.py", "if token is None or token.last_used_at is not None:", "if token is None:"),),
+        (f"{HTTP_TESTS}/test_login_code.py::test_a_code_is_exchanged_for_the_session_of_an_admin_once",),
+    ),
+    Mutant(
+        "login code: the code is in the log",
+        (
+            Edit(
+                "service/login_code.py", 'log.warning("login code refused"', 'log.warning(f"login code {given} refused"'
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_login_code.py::test_a_code_is_exchanged_for_the_session_of_an_admin_once",),
+    ),
+    Mutant(
+        "login code: it can be tried for ever",
+        (Edit("service/login_code.py", "            self._attempts += 1\n", ""),),
+        (f"{HTTP_TESTS}/test_login_code.py::test_a_code_is_refused_after_its_time_and_after_too_many_attempts",),
+    ),
+    Mutant(
         "http: any host is answered",
         (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
         (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),

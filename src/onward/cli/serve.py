@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +21,9 @@ from onward.cli.command import AppOption, DebugOption, UrlOption
 from onward.cli.errors import CommandError, report_errors, usage_error
 from onward.cli.target import find_app
 from onward.cli.units import read_duration
+from onward.errors import NotFound
+from onward.service.identity import of_command_line
+from onward.service.login_code import VALID_FOR, LoginCode
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -105,12 +112,59 @@ def serve(
         found = find_app(options.app, options.url)
         has_credential = asyncio.run(_has_tokens(found))
         check_binding(host, has_credential=has_credential, has_tls=tls_cert is not None, behind_proxy=behind_proxy)
-        if not has_credential and user_header is None:
+        needs_login = not has_credential and user_header is None
+        if needs_login and workers > 1:
             output.warn("there is no token: every request but probes is refused", "onward tokens create NAME")
         from onward.worker.log_format import configure  # noqa: PLC0415
 
         configure(options.log_format, level=options.log_level)
-        run(found, options, factory=FACTORY)
+        if needs_login and workers == 1:
+            with one_time_login(found) as code:
+                run(found, options, factory=FACTORY, login_code=code)
+        else:
+            run(found, options, factory=FACTORY)
+
+
+@contextmanager
+def one_time_login(app: App) -> Iterator[LoginCode]:
+    """Print a one-time code, and revoke the token that it rests on at the end (S2)."""
+    # uvicorn raises the signal that stopped it again; by default, it would end the process before the token's end.
+    previous = signal.signal(signal.SIGTERM, exit_in_good_order)
+    code, text = asyncio.run(_create_login_code(app))
+    try:
+        # To the terminal of the person who started this, and not to the log.
+        output.write(f"one-time login code: {text}")
+        output.note(f"valid once, for {VALID_FOR.total_seconds() / 60:.0f} minutes; its session ends with this command")
+        sys.stdout.flush()
+        yield code
+    finally:
+        asyncio.run(_revoke(app, code))
+        signal.signal(signal.SIGTERM, previous)
+
+
+def exit_in_good_order(_number: int, _frame: object) -> None:
+    """End the process by SystemExit, so that whatever is to be done at the end is done."""
+    sys.exit(0)
+
+
+async def _create_login_code(app: App) -> tuple[LoginCode, str]:
+    from onward.service.services import Services  # noqa: PLC0415
+
+    try:
+        return await Services(app).access.create_login_code(of_command_line())
+    finally:
+        await app.close()
+
+
+async def _revoke(app: App, code: LoginCode) -> None:
+    from onward.service.services import Services  # noqa: PLC0415
+
+    try:
+        await Services(app).access.revoke_token(of_command_line(), code.token_id)
+    except NotFound:
+        pass
+    finally:
+        await app.close()
 
 
 def make_served_application() -> Starlette:

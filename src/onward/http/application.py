@@ -36,6 +36,7 @@ from onward.http.settings import Authenticate, Settings, TrustedProxy
 from onward.ids import new_id
 from onward.service.access import SESSION_IDLE, SESSION_LENGTH
 from onward.service.identity import Identity
+from onward.service.login_code import LoginCode
 from onward.service.operations import permit
 from onward.service.plugins import Plugin, PluginRoute
 from onward.service.services import Services
@@ -67,6 +68,7 @@ def asgi(
     session_length: timedelta = SESSION_LENGTH,
     run_operations: bool = True,
     keep_audit: timedelta = timedelta(days=365),
+    login_code: LoginCode | None = None,
 ) -> Starlette:
     """Make the server of an App as an ASGI application, to run or to mount under any path (A1).
 
@@ -83,6 +85,7 @@ def asgi(
         session_length: after which every session ends.
         run_operations: whether changes by filter are also made in this process, so that they need no worker.
         keep_audit: how long audit records are kept; 30 days at least.
+        login_code: a one-time code that is accepted for a session; of ``Access.create_login_code``.
     """
     settings = Settings(
         allowed_hosts=allowed_hosts,
@@ -96,6 +99,7 @@ def asgi(
         session_length=session_length,
         run_operations=run_operations,
         keep_audit=keep_audit,
+        login_code=login_code,
     )
     return Server(app, settings).application()
 
@@ -107,6 +111,8 @@ class Server:
         self.app = app
         self.settings = settings
         self.services = Services(app, session_idle=settings.session_idle, session_length=settings.session_length)
+        if settings.login_code is not None:
+            self.services.access.accept_code(settings.login_code)
         self.authenticator = Authenticator(self.services.access, settings)
         self.operations = OperationRunner(app) if settings.run_operations else None
         self.access_pruner = AccessPruner(self.services.store, keep_audit=settings.keep_audit)
@@ -291,7 +297,11 @@ class _Resource:
         authenticator.check_peer(request)
         body = await self._body(found, request)
         try:
-            identity = await self._server.services.access.authenticate(body.token)
+            access = self._server.services.access
+            if body.code is not None:
+                identity = await access.authenticate_code(body.code)
+            else:
+                identity = await access.authenticate(body.token)
         except NotAuthenticated:
             authenticator.refused(request)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from onward.app import App
 from onward.http.application import asgi
 from onward.http.settings import TrustedProxy
+from onward.service.login_code import LoginCode
 
 VARIABLE: Final = "ONWARD_SERVE"
 """Where worker processes find what they are to serve."""
@@ -88,13 +90,13 @@ class TimedHeadProtocol(H11Protocol):
             self.transport.close()
 
 
-def make_application(app: App, options: ServeOptions) -> Starlette:
+def make_application(app: App, options: ServeOptions, login_code: LoginCode | None = None) -> Starlette:
     """Make the ASGI application that is served."""
     proxy = None
     if options.user_header is not None:
         proxy = TrustedProxy(peers=options.proxies, user_header=options.user_header, role=options.user_role)
     hosts = list(options.allow_hosts)
-    return asgi(app, allowed_hosts=hosts, trusted_proxy=proxy)
+    return asgi(app, allowed_hosts=hosts, trusted_proxy=proxy, login_code=login_code)
 
 
 def uvicorn_options(options: ServeOptions) -> dict[str, Any]:
@@ -119,13 +121,23 @@ def uvicorn_options(options: ServeOptions) -> dict[str, Any]:
     }
 
 
-def run(app: App, options: ServeOptions, *, factory: str) -> None:
+def run(
+    app: App,
+    options: ServeOptions,
+    *,
+    factory: str,
+    login_code: LoginCode | None = None,
+    listener: socket.socket | None = None,
+) -> None:
     """Serve until a signal comes; then finish the requests under way, within the grace.
 
-    ``factory`` names the function that makes the application in each of several processes.
+    ``factory`` names the function that makes the application in each of several processes. A login code needs a
+    single process, which counts its attempts. ``listener`` is a socket to serve instead of the options' address.
     """
     if options.processes == 1:
-        uvicorn.Server(uvicorn.Config(make_application(app, options), **uvicorn_options(options))).run()
+        application = make_application(app, options, login_code)
+        server = uvicorn.Server(uvicorn.Config(application, **uvicorn_options(options)))
+        server.run(sockets=None if listener is None else [listener])
     else:
         os.environ[VARIABLE] = msgspec.json.encode(options).decode()
         uvicorn.run(factory, factory=True, workers=options.processes, **uvicorn_options(options))

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from onward.errors import InvalidValue
 from onward.service.access import SESSION_IDLE, SESSION_LENGTH
 from onward.service.identity import Identity
+from onward.service.login_code import LoginCode
 
 MIN_KEEP_AUDIT: Final = timedelta(days=30)
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -71,6 +72,8 @@ class Settings:
     """Whether changes by filter are also made in this process."""
     keep_audit: timedelta = timedelta(days=365)
     """How long audit records are kept; 30 days at least."""
+    login_code: LoginCode | None = None
+    """A one-time code that is accepted for a session."""
 
     def __post_init__(self) -> None:
         """Refuse a time for which records cannot be kept."""

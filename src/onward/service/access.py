@@ -21,6 +21,7 @@ from onward.engine.access import AccessSession, AccessToken
 from onward.errors import InvalidValue, NotAuthenticated, NotFound, StoreUnavailable
 from onward.ids import new_id
 from onward.service.identity import Identity, granted_of, of_token
+from onward.service.login_code import TOKEN_NAME, VALID_FOR, CodeCheck, LoginCode, code_digest, new_code
 from onward.service.operations import operation
 from onward.service.store import Store, record
 from onward.service.values import (
@@ -72,6 +73,7 @@ class Access:
         self._tokens: dict[str, tuple[float, AccessToken]] = {}
         self._sessions: dict[str, tuple[float, AccessSession, AccessToken]] = {}
         self._touched: dict[str, float] = {}
+        self._code: CodeCheck | None = None
 
     # Authentication
 
@@ -105,6 +107,32 @@ class Access:
         digest = digest_of(secret)
         identity = await self._session_identity(digest)
         await self._touch(digest, session=True)
+        return identity
+
+    def accept_code(self, code: LoginCode) -> None:
+        """Accept a one-time code from now on."""
+        self._code = CodeCheck(code)
+
+    async def authenticate_code(self, given: str) -> Identity:
+        """Recognise the one-time code, and use it up.
+
+        Raises:
+            NotAuthenticated: there is none, or it is wrong, used, expired, or was tried too often.
+        """
+        check = self._code
+        if check is None or not check.take(given, self._now()):
+            raise NotAuthenticated(_REFUSAL)
+        try:
+            engine = await self._store.engine()
+            token = await engine.find_token(check.code.token_id)
+            # A server that was restarted has forgotten the use; the store has not.
+            if token is None or token.last_used_at is not None:
+                raise NotAuthenticated(_REFUSAL)
+            identity = self._identity_of(token)
+            await engine.touch_token(token.id)
+        except StoreUnavailable:
+            check.give_back()
+            raise
         return identity
 
     async def is_valid(self, identity: Identity) -> bool:
@@ -251,6 +279,13 @@ class Access:
         await (await self._store.engine()).save_token(token, audit=audit)
         return NewToken(token=token_view(token), secret=f"{PREFIX}_{token.id}_{secret}")
 
+    async def create_login_code(self, identity: Identity) -> tuple[LoginCode, str]:
+        """Create a one-time code and the token that its session rests on. Revoke the token when the server ends."""
+        request = TokenRequest(name=TOKEN_NAME, role="admin", expires_in=self._length.total_seconds())
+        new, text = await self.create_token(identity, request), new_code()
+        code = LoginCode(token_id=new.token.id, digest=code_digest(text), expires_at=self._now() + VALID_FOR)
+        return code, text
+
     @operation("tokens.list")
     async def list_tokens(self, identity: Identity) -> TokenList:
         """List tokens, the newest first; revoked and expired ones too."""
@@ -276,10 +311,12 @@ class Access:
         return token_view(revoked)
 
     async def has_tokens(self) -> bool:
-        """Whether a token exists that would be accepted now."""
+        """Whether a token exists that would be accepted now. Nobody has the secret of a one-time code's token."""
         now = self._now()
         return any(
-            token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
+            token.name != TOKEN_NAME
+            and token.revoked_at is None
+            and (token.expires_at is None or now < token.expires_at)
             for token in await (await self._store.engine()).tokens()
         )
 

@@ -14,13 +14,19 @@ from onward.service.values import AuditPage, IdentityView, NewToken, TokenList, 
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A token to exchange for a session."""
+    """A token, or the one-time code that the server has printed, to exchange for a session."""
 
-    token: str
+    token: str | None = None
+    code: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse both and neither."""
+        if (self.token is None) == (self.code is None):
+            raise ValueError("give either a token or a code")
 
     def __repr__(self) -> str:
         """Leave the secret out of logs and tracebacks."""
-        return "Login(token='…')"
+        return "Login(…)"
 
 
 class AuditParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
