@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 
 COMMANDS = [
     "work", "tick", "enqueue", "jobs", "queues", "schedules", "batches", "dead", "archive", "top", "explain", "workers",
-    "usage", "metrics", "doctor", "health", "migrate", "demo", "bench", "version",
+    "usage", "metrics", "doctor", "health", "migrate", "demo", "bench", "version", "serve", "dev",
 ]  # fmt: skip
 
 

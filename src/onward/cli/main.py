@@ -13,6 +13,7 @@ from onward.cli.batches import batches
 from onward.cli.bench import bench
 from onward.cli.dead import dead
 from onward.cli.demo.command import demo
+from onward.cli.dev import dev
 from onward.cli.doctor import doctor
 from onward.cli.enqueue import enqueue
 from onward.cli.explain import explain
@@ -49,6 +50,7 @@ onward.command(rich_help_panel=RUN)(work)
 onward.command(rich_help_panel=RUN)(tick)
 onward.command(rich_help_panel=RUN)(enqueue)
 onward.command(rich_help_panel=RUN)(serve)
+onward.command(rich_help_panel=RUN)(dev)
 onward.add_typer(jobs, name="jobs", rich_help_panel=OPERATE)
 onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
 onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)

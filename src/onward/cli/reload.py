@@ -1,6 +1,6 @@
-"""Restarts a command whenever a source file changes: ``onward work --reload``, for development.
+"""Restarts commands whenever a source file changes: ``onward work --reload`` and ``onward dev``.
 
-States: *running* (the command lives; a change, or a signal, stops it), *broken* (it ended by itself, as code that does
+States of each: *running* (a change, or a signal, stops it), *broken* (it ended by itself, as code that does
 not import does; nothing happens until a change). It looks at the times of files instead of asking the system to be
 told: that works everywhere, and a few thousand files twice a second cost nothing that a developer would notice.
 """
@@ -12,7 +12,9 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,14 +29,25 @@ _STOP_TIMEOUT: Final = 10.0
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
-class Reloader:
-    """Runs a command, again after each change below ``folder``, until a signal."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to run, and what it inherits."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self._command = list(command)
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of ours."""
+    descriptors: Sequence[int] = ()
+
+
+class Reloader:
+    """Runs commands, again after each change below ``folder``, until a signal."""
+
+    def __init__(self, commands: Sequence[Command], folder: Path, *, stop_timeout: float = _STOP_TIMEOUT) -> None:
+        self._commands = list(commands)
         self._folder = folder
+        self._stop_timeout = stop_timeout
         self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
         """Go on until a signal; answer the exit code."""
@@ -49,36 +62,48 @@ class Reloader:
                     self._stop()
                     self._start()
                 seen = now
-                self._check_process()
+                self._check_processes()
             return self._stop()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._stopping.is_set() and self._process is not None:
-            self._process.kill()
+        if self._stopping.is_set():
+            for process in self._processes:
+                process.kill()
         self._stopping.set()
 
     def _start(self) -> None:
-        # A session of its own: Ctrl-C in a terminal reaches it through us, once, and not also directly.
-        self._process = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - our own command
+        for command in self._commands:
+            # A session of its own: Ctrl-C in a terminal reaches it through us, once, and not also directly.
+            process = subprocess.Popen(  # noqa: S603 - our own command
+                list(command.argv),
+                env={**os.environ, **command.environment},
+                pass_fds=tuple(command.descriptors),
+                start_new_session=True,
+            )
+            self._processes.append(process)
 
-    def _check_process(self) -> None:
-        if self._process is not None and (code := self._process.poll()) is not None:
-            self._process = None
-            log.warning("it has ended; waiting for a change", extra={"code": code})
+    def _check_processes(self) -> None:
+        for process in list(self._processes):
+            if (code := process.poll()) is not None:
+                self._processes.remove(process)
+                log.warning("it has ended; waiting for a change", extra={"code": code})
 
     def _stop(self) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.terminate()
-        try:
-            return process.wait(_STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+        for process in self._processes:
+            process.terminate()
+        deadline = time.monotonic() + self._stop_timeout
+        codes = []
+        for process in self._processes:
+            try:
+                codes.append(process.wait(max(0.0, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+        self._processes = []
+        return next((code for code in codes if code), 0)
 
 
 def modification_times(folder: Path) -> dict[str, int]:

@@ -157,11 +157,11 @@ def work(
             ),
         )
         if reload:
-            from onward.cli.reload import Reloader  # noqa: PLC0415 - for development only
+            from onward.cli.reload import Command, Reloader  # noqa: PLC0415 - for development only
             from onward.worker.log_format import configure  # noqa: PLC0415
 
             configure(command.log_format, level=command.log_level)
-            raise typer.Exit(Reloader(command.argv, Path.cwd()).run())
+            raise typer.Exit(Reloader([Command(command.argv)], Path.cwd()).run())
         raise typer.Exit(run(command))
 
 
