@@ -4126,7 +4126,6 @@ SERVER: Final = (
             ),
         ),
         (f"{SERVICE}/test_scopes.py",),
-        in_ci=True,
     ),
     Mutant(
         "service: queues do not narrow a filter",
@@ -4159,7 +4158,6 @@ SERVER: Final = (
             ),
         ),
         (f"{SERVICE}/test_redaction.py",),
-        in_ci=True,
     ),
     Mutant(
         "service: secrets show in error texts",
@@ -4193,7 +4191,6 @@ SERVER: Final = (
             ),
         ),
         (f"{HTTP_TESTS}/test_rules.py::test_every_change_leaves_exactly_one_record",),
-        in_ci=True,
     ),
     Mutant(
         "service: a revoked token is valid",
@@ -4313,7 +4310,6 @@ SERVER: Final = (
         "http: a server listens anywhere without TLS",
         (Edit("http/binding.py", "if not has_tls and not behind_proxy:", "if False:"),),
         (f"{HTTP_TESTS}/test_serve.py::test_no_server_is_open_by_accident",),
-        in_ci=True,
     ),
     Mutant(
         "tick: it goes on after its time",

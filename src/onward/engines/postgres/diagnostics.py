@@ -27,14 +27,16 @@ MANY_DEAD: Final = 100_000
 BIG_TABLE: Final = 1024**3
 
 INDEXES: Final = frozenset(
-    {"archive_batch", "archive_id", "archive_prune", "archive_row_id", "archive_row_seq", "archive_row_until",
-     "archive_seq", "batch_event_pkey", "batch_finished", "batch_pkey", "batch_seq_key", "concurrency_permit_pkey",
+    {"archive_batch", "archive_id", "archive_progress_pkey", "archive_prune", "archive_row_id", "archive_row_seq",
+     "archive_row_until", "archive_seq", "audit_actor", "audit_at", "audit_id", "audit_pkey", "audit_target",
+     "batch_event_pkey", "batch_finished", "batch_pkey", "batch_seq_key", "concurrency_permit_pkey",
      "concurrency_permit_queue", "deferred_heartbeat_pkey", "dependency_batch", "dependency_pkey",
      "dependency_unresolved", "event_cursor_pkey", "event_log_pkey", "event_pkey", "history_batch", "history_id",
      "history_prune", "history_seq", "identity_pkey", "job_batch", "job_claim", "job_dedupe", "job_expire", "job_id",
      "job_later", "job_pkey", "job_promote", "job_suspect", "key_pkey", "lane_open", "leader_pkey",
      "lease_batch_until", "log_pkey", "migration_pkey", "queue_paused", "queue_pkey", "queue_rated", "schedule_due",
-     "schedule_pkey", "throttle_pkey", "throttle_until", "usage_grain", "worker_pkey"}
+     "schedule_pkey", "session_expires", "session_pkey", "session_token", "throttle_pkey", "throttle_until",
+     "token_pkey", "usage_grain", "worker_pkey"}
 )  # fmt: skip
 """All that the migrations make. Those of a part of a table stand and fall with the whole table's."""
 
