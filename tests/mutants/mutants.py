@@ -4377,6 +4377,13 @@ WORKER_COMMANDS: Final = (
         only="no_child",
     ),
     Mutant(
+        "bullmq: who gives way takes the marker from others",
+        (Edit("engines/bullmq/engine.py", " and not request.gives_way:", ":"),),
+        ("tests/engines/bullmq/test_idle.py",),
+        only="gives_way",
+        engine="bullmq",
+    ),
+    Mutant(
         "claimer: who cannot run a job claims it again at once",
         (Edit("worker/claimer.py", "asyncio.get_running_loop().time() + _HEAD_START", "0.0"),),
         ("tests/worker/test_claimer.py",),

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, QueueChange, Settlement, SignalKind
 from onward.engines.bullmq.blocking_claim import BlockingClaim
@@ -141,6 +142,15 @@ async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queu
         (claim,) = (await exchanged(queue.engine, request())).claimed.claims
         assert (claim.ref, scripts_run(queue.client)) == (made.ref, before)
         assert await queue.settle(claim, Complete())
+
+
+async def test_who_gives_way_leaves_the_marker_to_others(queue: Queue):  # O8
+    async with listening(queue.engine):
+        for _ in range(50):
+            await exchanged(queue.engine, replace(request(), gives_way=True))
+            await asyncio.sleep(0.005)
+            assert not queue.client.info("clients")["blocked_clients"]
+        await wait_until_blocked(queue, request())  # as it does otherwise
 
 
 async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_claimed(queue: Queue):

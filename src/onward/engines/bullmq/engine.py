@@ -305,7 +305,8 @@ class BullMQEngine:
             await self.run_plan(schedules.add_next_jobs(self.keys, result.scheduled, result.now))
 
     def _request_more(self, request: ClaimRequest, found: Claims, *, may_pipeline: bool) -> None:
-        if len(found.claims) < min(request.slots, claims.MAX_JOBS):
+        # Who gives way takes no marker: a marker wakes one worker only, and it should be another.
+        if len(found.claims) < min(request.slots, claims.MAX_JOBS) and not request.gives_way:
             self._listener.request_more(request, found, may_pipeline=may_pipeline)
 
     def notify(self, queues: Iterable[str]) -> None:
