@@ -150,7 +150,7 @@ async def test_payloads_of_others_run_or_fail_by_policy_and_the_worker_goes_on(
     await fleet.stop(worker)
 
 
-async def ended(fleet: Fleet, jobs: int) -> dict[tuple[str, str], Job]:
+async def ended(fleet: Fleet, jobs: int, *, timeout: float = 60) -> dict[tuple[str, str], Job]:
     found: dict[tuple[str, str], Job] = {}
 
     async def all_ended() -> bool:
@@ -160,13 +160,15 @@ async def ended(fleet: Fleet, jobs: int) -> dict[tuple[str, str], Job]:
         over = {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.DEAD_LETTER}
         return len(found) == jobs and {job.status for job in found.values()} <= over
 
-    await eventually(all_ended, timeout=60)
+    await eventually(all_ended, timeout=timeout)
     return found
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # its worker may take the jobs several times before Node's does: minutes
+@pytest.mark.timeout(400)
 async def test_a_job_of_a_name_that_only_node_knows_is_left_to_nodes_worker(tmp_path: Path):  # O8
     with BullMQ.opened() as store:
         async with fleet_at(store.url, tmp_path) as fleet:
@@ -175,7 +177,7 @@ async def test_a_job_of_a_name_that_only_node_knows_is_left_to_nodes_worker(tmp_
                 fleet.work("program:app", "--queues", "mail")
                 await fleet.serves("mail")
                 ids = [store.send("mail", {"number": number}, type="only-node") for number in range(6)]
-                found = await ended(fleet, len(ids))
+                found = await ended(fleet, len(ids), timeout=300)
             assert {job.status for job in found.values()} == {JobStatus.COMPLETED}
             assert ledger.read(fleet.folder) == {}
             assert {re.sub(r"\d+$", "", job.type) for job in found.values()} == {"only-node"}

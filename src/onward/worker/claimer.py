@@ -466,7 +466,7 @@ class Claimer:
             self._wake_interval = min(max(self._wake_interval * 2, self._min_wake_interval), self._max_wake_interval)
         self._wake_not_before = now + self._wake_interval
         retry_after = self._poll if claimed.retry_after is None else max(claimed.retry_after, _MIN_WAKE_INTERVAL)
-        self._poll_at = now + min(retry_after, self._poll)
+        self._poll_at = now + min(retry_after, self._poll) + (_HEAD_START if request.gives_way else 0.0)
 
     def _measure(self, round_trip_time: float, now: float) -> None:
         """Learn how long a round trip takes, how long a run does, and how many end in a second of work."""
