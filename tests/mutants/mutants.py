@@ -3933,7 +3933,7 @@ ACCESS: Final = (
     *[
         Mutant(
             f"{engine} access: the record of a change is not in its transaction",
-            (Edit(f"engines/{engine}/engine.py", old, new),),
+            (Edit("pg/access.py" if engine in {"pgboss", "pgmq"} else f"engines/{engine}/engine.py", old, new),),
             (f"{_ACCESS_TESTS}::test_there_is_no_change_without_a_record",),
             engine=engine,
         )

@@ -23,7 +23,7 @@ from onward.app import App
 from onward.cli.errors import CommandError, to_command_error
 from onward.cli.target import find_app
 from onward.core import core_of
-from onward.errors import OnwardError, StoreCorrupt, StoreMisconfigured, StoreReadOnly, StoreUnavailable
+from onward.errors import OnwardError, StoreUnavailable
 from onward.worker import log_format
 from onward.worker.serve import serve
 from onward.worker.supervisor import GIVE_UP, Supervisor
@@ -136,7 +136,7 @@ def main() -> None:
 def _is_final(error: Exception) -> bool:
     """Say whether another start would end in the same way, until a person changes something."""
     if isinstance(error, StoreUnavailable):
-        return isinstance(error, StoreMisconfigured | StoreReadOnly | StoreCorrupt)
+        return error.is_permanent
     return isinstance(error, OnwardError | CommandError)
 
 

@@ -196,6 +196,72 @@ class AccessTables:
         return pruned + int(ended)
 
 
+class AccessVerbs:
+    """The role ``AccessStore`` of an engine on PostgreSQL: every verb is a plan of its :class:`AccessTables`."""
+
+    _access: AccessTables
+
+    async def _drive(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Drive a plan on a connection of the engine's own; ``atomic``: all of its statements, or none."""
+        raise NotImplementedError
+
+    async def _drive_audited(
+        self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]
+    ) -> T:
+        """Drive a plan, and write its record in the same transaction."""
+        if audit is None:
+            return await self._drive(plan)
+        return await self._drive(lambda: self._access.audited(plan(), audit, count), atomic=True)
+
+    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._drive_audited(lambda: self._access.save_token(token), audit, lambda _: 1)
+
+    async def tokens(self) -> list[AccessToken]:
+        """See the contract."""
+        return await self._drive(self._access.tokens)
+
+    async def find_token(self, token_id: str) -> AccessToken | None:
+        """See the contract."""
+        return await self._drive(lambda: self._access.find_token(token_id))
+
+    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._drive_audited(lambda: self._access.revoke_token(token_id), audit, int)
+
+    async def touch_token(self, token_id: str) -> None:
+        """See the contract."""
+        await self._drive(lambda: self._access.touch_token(token_id))
+
+    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
+        """See the contract."""
+        await self._drive_audited(lambda: self._access.save_session(session), audit, lambda _: 1)
+
+    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
+        """See the contract."""
+        return await self._drive(lambda: self._access.find_session(digest))
+
+    async def touch_session(self, digest: str) -> None:
+        """See the contract."""
+        await self._drive(lambda: self._access.touch_session(digest))
+
+    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._drive_audited(lambda: self._access.delete_session(digest), audit, int)
+
+    async def record_audit(self, record: AuditRecord) -> bool:
+        """See the contract."""
+        return bool(await self._drive(lambda: self._access.record([record])))
+
+    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
+        """See the contract."""
+        return await self._drive(lambda: self._access.audit(query, cursor, limit))
+
+    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
+        """See the contract."""
+        return await self._drive(lambda: self._access.prune(keep_audit, keep_sessions))
+
+
 def _list(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from psycopg import errors as pg
 
 from onward.clock import Clock
-from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
+from onward.engine.access import AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -45,7 +45,7 @@ from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import JobStatus
-from onward.pg.access import AccessTables, no_jobs
+from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
@@ -127,7 +127,7 @@ _SCHEMA_CHANGED: Final = (SchemaMigrated, pg.UndefinedColumn, pg.UndefinedTable,
 """What is met where Node has migrated pg-boss meanwhile."""
 
 
-class PgBossEngine:
+class PgBossEngine(AccessVerbs):
     """Jobs in the queues of a pg-boss, shared with its Node producers and workers."""
 
     def __init__(
@@ -414,7 +414,7 @@ class PgBossEngine:
         audit: AuditRecord | None = None,
     ) -> list[Changed]:
         """See the contract."""
-        return await self._run(lambda: admin.cancel(self.schema, which, reason, limit), audit, len)
+        return await self._drive_audited(lambda: admin.cancel(self.schema, which, reason, limit), audit, len)
 
     async def replay(
         self,
@@ -425,7 +425,7 @@ class PgBossEngine:
     ) -> list[Changed]:
         """See the contract."""
         in_transaction = audit is not None
-        return await self._run(
+        return await self._drive_audited(
             lambda: admin.replay(self.schema, which, limit, notify=self.notifies, in_transaction=in_transaction),
             audit,
             len,
@@ -439,11 +439,11 @@ class PgBossEngine:
         audit: AuditRecord | None = None,
     ) -> list[Changed]:
         """See the contract."""
-        return await self._run(lambda: admin.delete(self.schema, which, limit), audit, len)
+        return await self._drive_audited(lambda: admin.delete(self.schema, which, limit), audit, len)
 
     async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
-        return await self._run(
+        return await self._drive_audited(
             lambda: admin.edit(self.schema, ref, change, notify=self.notifies), audit, lambda job: int(job is not None)
         )
 
@@ -458,7 +458,7 @@ class PgBossEngine:
 
     async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._run(lambda: self.schema.companion.command_worker(worker_id, command), audit, int)
+        return await self._drive_audited(lambda: self.schema.companion.command_worker(worker_id, command), audit, int)
 
     # Maintenance
 
@@ -499,63 +499,10 @@ class PgBossEngine:
             return MaintenanceResult()
         return await self.run_plan(lambda: maintenance.prune(self.schema, term, limit))
 
-    # AccessStore
-
-    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._run(lambda: self._access.save_token(token), audit, lambda _: 1)
-
-    async def tokens(self) -> list[AccessToken]:
-        """See the contract."""
-        return await self.run_plan(self._access.tokens)
-
-    async def find_token(self, token_id: str) -> AccessToken | None:
-        """See the contract."""
-        return await self.run_plan(lambda: self._access.find_token(token_id))
-
-    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._run(lambda: self._access.revoke_token(token_id), audit, int)
-
-    async def touch_token(self, token_id: str) -> None:
-        """See the contract."""
-        await self.run_plan(lambda: self._access.touch_token(token_id))
-
-    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._run(lambda: self._access.save_session(session), audit, lambda _: 1)
-
-    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
-        """See the contract."""
-        return await self.run_plan(lambda: self._access.find_session(digest))
-
-    async def touch_session(self, digest: str) -> None:
-        """See the contract."""
-        await self.run_plan(lambda: self._access.touch_session(digest))
-
-    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._run(lambda: self._access.delete_session(digest), audit, int)
-
-    async def record_audit(self, record: AuditRecord) -> bool:
-        """See the contract."""
-        return bool(await self.run_plan(lambda: self._access.record([record])))
-
-    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
-        """See the contract."""
-        return await self.run_plan(lambda: self._access.audit(query, cursor, limit))
-
-    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
-        """See the contract."""
-        return await self.run_plan(lambda: self._access.prune(keep_audit, keep_sessions))
-
     # Driving plans
 
-    async def _run(self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]) -> T:
-        """Drive a plan, and write its record in the same transaction."""
-        if audit is None:
-            return await self.run_plan(plan)
-        return await self.run_plan(lambda: self._access.audited(plan(), audit, count), atomic=True)
+    async def _drive(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        return await self.run_plan(plan, atomic=atomic)
 
     async def execute(self, name: str, values: list[Any] | None = None) -> Sequence[Row]:
         """Execute one statement of ours, by its name."""

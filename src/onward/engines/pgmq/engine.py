@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
+from onward.engine.access import AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Changed,
@@ -46,7 +46,7 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
-from onward.pg.access import AccessTables, no_jobs
+from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
 from onward.pg.companion_store import CompanionSchema
@@ -139,7 +139,7 @@ _MAX_TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 
 
-class PGMQEngine:
+class PGMQEngine(AccessVerbs):
     """Jobs as messages in the queues of a PGMQ, shared with all its other clients."""
 
     def __init__(
@@ -310,11 +310,11 @@ class PGMQEngine:
 
     async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._notification(jobs) as notification:
-            return await self._run_plan(lambda: self._enqueue_plan(jobs, notification))
+            return await self._drive(lambda: self._enqueue_plan(jobs, notification))
 
     async def _enqueue_audited(self, audited_jobs: AuditedJobs) -> list[Enqueued]:
         with self._notification(audited_jobs.jobs) as notification:
-            return await self._run_plan(lambda: self._audited_plan(audited_jobs, notification), atomic=True)
+            return await self._drive(lambda: self._audited_plan(audited_jobs, notification), atomic=True)
 
     def _audited_plan(self, audited_jobs: AuditedJobs, notification: str | None) -> Plan[list[Enqueued]]:
         jobs = audited_jobs.jobs
@@ -339,7 +339,7 @@ class PGMQEngine:
         """See the contract."""
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
         columns = self._columns
-        return await self._run_plan(lambda: claims.claim(request, self.settings, columns, round_robin, self._batches))
+        return await self._drive(lambda: claims.claim(request, self.settings, columns, round_robin, self._batches))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -354,7 +354,7 @@ class PGMQEngine:
             return await self._caller_transactions.drive(
                 connection, lambda: caller_transaction.read_committed(self._settle_plan(settlements))
             )
-        return await self._run_plan(lambda: self._settle_plan(settlements))
+        return await self._drive(lambda: self._settle_plan(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
@@ -379,7 +379,7 @@ class PGMQEngine:
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self._run_plan(lambda: leases.heartbeat(self._companion, worker, claims, self._columns))
+        return await self._drive(lambda: leases.heartbeat(self._companion, worker, claims, self._columns))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
@@ -392,7 +392,7 @@ class PGMQEngine:
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._run_plan(lambda: self._companion.deregister(worker_id))
+        await self._drive(lambda: self._companion.deregister(worker_id))
 
     async def report(
         self,
@@ -403,11 +403,11 @@ class PGMQEngine:
         lines: Sequence[str] = (),  # noqa: ARG002 - refused before they come here
     ) -> bool:
         """See the contract."""
-        return await self._run_plan(lambda: leases.report(claim, progress, message, self._columns))
+        return await self._drive(lambda: leases.report(claim, progress, message, self._columns))
 
     async def record_crash(self, claim: Claim) -> bool:
         """See the contract."""
-        return await self._run_plan(lambda: leases.record_crash(claim, self._columns))
+        return await self._drive(lambda: leases.record_crash(claim, self._columns))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
@@ -418,30 +418,30 @@ class PGMQEngine:
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: queries.get(ref, self.settings, columns))
+        return await self._drive(lambda: queries.get(ref, self.settings, columns))
 
     async def find(
         self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(
+        return await self._drive(
             lambda: queries.find(which, cursor, limit, self.settings, columns, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: queries.count(which, by, self.settings, columns))
+        return await self._drive(lambda: queries.count(which, by, self.settings, columns))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: queries.queues(pattern, self.settings, columns))
+        return await self._drive(lambda: queries.queues(pattern, self.settings, columns))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._run_plan(self._companion.workers)
+        return await self._drive(self._companion.workers)
 
     async def logs(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
         """See the contract."""
@@ -463,7 +463,7 @@ class PGMQEngine:
     ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._change(lambda: admin.cancel(which, reason, limit, self.settings, columns), audit, len)
+        return await self._drive_audited(lambda: admin.cancel(which, reason, limit, self.settings, columns), audit, len)
 
     async def replay(
         self,
@@ -474,7 +474,7 @@ class PGMQEngine:
     ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._change(lambda: admin.replay(which, limit, self.settings, columns), audit, len)
+        return await self._drive_audited(lambda: admin.replay(which, limit, self.settings, columns), audit, len)
 
     async def delete(
         self,
@@ -485,105 +485,51 @@ class PGMQEngine:
     ) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._change(lambda: admin.delete(which, limit, self.settings, columns), audit, len)
+        return await self._drive_audited(lambda: admin.delete(which, limit, self.settings, columns), audit, len)
 
     async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._change(
+        return await self._drive_audited(
             lambda: admin.edit(ref, change, self.settings, columns), audit, lambda job: int(job is not None)
         )
 
     async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
         columns = self._columns
-        return await self._change(lambda: admin.configure(queue, change, self.settings, columns), audit, lambda _: 1)
+        return await self._drive_audited(
+            lambda: admin.configure(queue, change, self.settings, columns), audit, lambda _: 1
+        )
 
     async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda: self._companion.command_worker(worker_id, command), audit, int)
+        return await self._drive_audited(lambda: self._companion.command_worker(worker_id, command), audit, int)
 
     # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._run_plan(lambda: self._companion.elect(candidate, lease, current_term))
+        return await self._drive(lambda: self._companion.elect(candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._run_plan(lambda: self._companion.resign(term))
+        await self._drive(lambda: self._companion.resign(term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._run_plan(lambda: maintenance.promote(term, limit))
+        return await self._drive(lambda: maintenance.promote(term, limit))
 
     async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:  # noqa: ARG002 - workers count crashes here
         """See the contract."""
-        return await self._run_plan(lambda: maintenance.rescue(term, lease, limit))
+        return await self._drive(lambda: maintenance.rescue(term, lease, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._run_plan(lambda: maintenance.prune(term, limit))
-
-    # AccessStore
-
-    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._change(lambda: self._access.save_token(token), audit, lambda _: 1)
-
-    async def tokens(self) -> list[AccessToken]:
-        """See the contract."""
-        return await self._run_plan(self._access.tokens)
-
-    async def find_token(self, token_id: str) -> AccessToken | None:
-        """See the contract."""
-        return await self._run_plan(lambda: self._access.find_token(token_id))
-
-    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._change(lambda: self._access.revoke_token(token_id), audit, int)
-
-    async def touch_token(self, token_id: str) -> None:
-        """See the contract."""
-        await self._run_plan(lambda: self._access.touch_token(token_id))
-
-    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._change(lambda: self._access.save_session(session), audit, lambda _: 1)
-
-    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
-        """See the contract."""
-        return await self._run_plan(lambda: self._access.find_session(digest))
-
-    async def touch_session(self, digest: str) -> None:
-        """See the contract."""
-        await self._run_plan(lambda: self._access.touch_session(digest))
-
-    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._change(lambda: self._access.delete_session(digest), audit, int)
-
-    async def record_audit(self, record: AuditRecord) -> bool:
-        """See the contract."""
-        return bool(await self._run_plan(lambda: self._access.record([record])))
-
-    async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
-        """See the contract."""
-        return await self._run_plan(lambda: self._access.audit(query, cursor, limit))
-
-    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
-        """See the contract."""
-        return await self._run_plan(lambda: self._access.prune(keep_audit, keep_sessions))
+        return await self._drive(lambda: maintenance.prune(term, limit))
 
     # Driving plans
 
-    async def _change(self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]) -> T:
-        """Drive a plan, and write its record in the same transaction."""
-        if audit is None:
-            return await self._run_plan(plan)
-        return await self._run_plan(lambda: self._access.audited(plan(), audit, count), atomic=True)
-
-    async def _run_plan(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+    async def _drive(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
         """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
         self._connections.check_open()
         with self.database.translated():

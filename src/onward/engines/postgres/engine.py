@@ -17,8 +17,6 @@ from psycopg import errors as pg
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, moment_of
 from onward.engine.access import (
-    AccessSession,
-    AccessToken,
     AuditQuery,
     AuditRecord,
     batch_count,
@@ -82,7 +80,7 @@ from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
 from onward.pg import caller_transaction
-from onward.pg.access import AccessTables, no_jobs
+from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
 from onward.pg.database import QUERY_TIMEOUT, Database
 from onward.pg.errors import RETRYABLE
@@ -117,7 +115,7 @@ _PAUSES: Final = (0.1, 0.2, 0.4, 0.8)
 """Seconds in which claims go on before a queue is told something again, which had to wait for a job."""
 
 
-class PostgresEngine:
+class PostgresEngine(AccessVerbs):
     """Jobs in one schema of a PostgreSQL database, shared by all who can reach it."""
 
     def __init__(
@@ -880,60 +878,19 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: events.commit_cursor(self.schema, name, holder, cursor))
 
-    # AccessStore
-
-    async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._change(lambda: self._access.save_token(token), audit, lambda _: 1)
-
-    async def tokens(self) -> list[AccessToken]:
-        """See the contract."""
-        return await self._run(self._access.tokens)
-
-    async def find_token(self, token_id: str) -> AccessToken | None:
-        """See the contract."""
-        return await self._run(lambda: self._access.find_token(token_id))
-
-    async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._change(lambda: self._access.revoke_token(token_id), audit, int)
-
-    async def touch_token(self, token_id: str) -> None:
-        """See the contract."""
-        await self._run(lambda: self._access.touch_token(token_id))
-
-    async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
-        """See the contract."""
-        await self._change(lambda: self._access.save_session(session), audit, lambda _: 1)
-
-    async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
-        """See the contract."""
-        return await self._run(lambda: self._access.find_session(digest))
-
-    async def touch_session(self, digest: str) -> None:
-        """See the contract."""
-        await self._run(lambda: self._access.touch_session(digest))
-
-    async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
-        """See the contract."""
-        return await self._change(lambda: self._access.delete_session(digest), audit, int)
-
-    async def record_audit(self, record: AuditRecord) -> bool:
-        """See the contract."""
-        return bool(await self._run(lambda: self._access.record([record])))
+    # AccessStore: see AccessVerbs
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
-        """See the contract."""
+        """See the contract. It looks at as much as there is, and may take long."""
         return await self._run(lambda: self._access.audit(query, cursor, limit), no_timeout=True)
-
-    async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
-        """See the contract."""
-        return await self._run(lambda: self._access.prune(keep_audit, keep_sessions))
 
     def _notify(self, notice: str) -> None:
         self._run_sync(lambda: leases.notify(self.schema, notice))
 
     # Driving plans
+
+    async def _drive(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        return await self._run(plan, atomic=atomic)
 
     async def _run(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, no_timeout: bool = False) -> T:
         """Drive a plan on a connection of ours.
