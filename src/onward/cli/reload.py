@@ -103,7 +103,8 @@ class Reloader:
                 process.kill()
                 codes.append(process.wait())
         self._processes = []
-        return next((code for code in codes if code), 0)
+        # One that had not yet installed its handlers dies by the signal that asked it to stop.
+        return next((code for code in codes if code not in {0, -signal.SIGTERM}), 0)
 
 
 def modification_times(folder: Path) -> dict[str, int]:
