@@ -3221,9 +3221,15 @@ STOPPING: Final = (
     ),
     Mutant(
         "supervisor: a child that cannot work is started again",
-        (Edit("worker/supervisor.py", "if GIVE_UP < code < GIVE_UP + _MAX_CODE:", "if False:"),),
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if False:"),),
         ("tests/worker/test_supervisor.py",),
         only="cannot_work",
+    ),
+    Mutant(
+        "supervisor: an exit code alone stops the worker for good",
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if 0 < code < 10:"),),
+        ("tests/worker/test_supervisor.py",),
+        only="exit_code_alone",
     ),
     Mutant(
         "stop: a handler that swallows its cancellation outlasts the grace",

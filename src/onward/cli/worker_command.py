@@ -26,7 +26,7 @@ from onward.core import core_of
 from onward.errors import OnwardError, StoreUnavailable
 from onward.worker import log_format
 from onward.worker.serve import serve
-from onward.worker.supervisor import GIVE_UP, Supervisor
+from onward.worker.supervisor import Supervisor, report_final_exit
 
 log = logging.getLogger("onward.worker")
 
@@ -129,7 +129,9 @@ def main() -> None:
             traceback.print_exc()
         failure = to_command_error(error)
         log.critical("%s", failure.cause, extra={"remedy": failure.remedy} if failure.remedy else {})
-        code = failure.code + (GIVE_UP if command.is_supervised and _is_final(error) else 0)
+        code = failure.code
+        if command.is_supervised and _is_final(error):
+            report_final_exit(code)
     sys.exit(code)
 
 
