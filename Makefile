@@ -46,7 +46,7 @@ endef
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
+.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos docs clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -100,8 +100,11 @@ bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open tra
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
 	$(BIN)/python -m pytest tests/chaos tests/interop -m slow --timeout 1800 --capture no
 
+docs: $(READY) ## Build the documentation as a site, in site/
+	$(BIN)/zensical build --config-file mkdocs.yml --strict
+
 clean: ## Remove .venv and everything that was made
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
