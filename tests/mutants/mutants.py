@@ -4226,8 +4226,20 @@ SERVER: Final = (
     ),
     Mutant(
         "bulk operation: a continued run forgets its count",
-        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (Edit("bulk_operation.py", "changed = changed_so_far(await engine.get(context.ref))", "changed = 0"),),
         (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a retried run on pg-boss forgets its count",
+        (
+            Edit(
+                "bulk_operation.py",
+                "changed = max(0, plan.matching - await count(engine, plan.verb, plan.which))",
+                "changed = 0",
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+        engine="pgboss",
     ),
     Mutant(
         "http: a cookie alone suffices",
