@@ -122,7 +122,7 @@ async def run(engine: CheckedEngine, plan: Plan, context: JobContext) -> int:
     except asyncio.CancelledError:
         await asyncio.shield(_record_if_cancelled(engine, plan, context.ref, changed))
         raise
-    await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed))
+    await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed), operation=context.ref)
     return changed
 
 
@@ -166,4 +166,4 @@ async def _record_if_cancelled(engine: CheckedEngine, plan: Plan, ref: JobRef, c
     # A worker that stops releases the job, and the next one goes on; only a cancelled job ends here.
     job = await engine.get(ref)
     if job is None or job.status is JobStatus.CANCELLED:
-        await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed))
+        await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed), operation=ref)

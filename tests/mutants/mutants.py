@@ -4242,6 +4242,18 @@ SERVER: Final = (
         engine="pgboss",
     ),
     Mutant(
+        "bulk operation: a worker forges its record",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "   where r.value ->> 'id' = record\n", ""),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
+    ),
+    Mutant(
+        "bulk operation: a worker cannot complete its record",
+        (Edit("pg/access.py", "if operation is not None and self._access.has_roles:", "if False:"),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
+    ),
+    Mutant(
         "http: a cookie alone suffices",
         (
             Edit(
