@@ -4232,8 +4232,32 @@ SERVER: Final = (
     ),
     Mutant(
         "bulk operation: a continued run forgets its count",
-        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (Edit("bulk_operation.py", "changed = changed_so_far(await engine.get(context.ref))", "changed = 0"),),
         (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a retried run on pg-boss forgets its count",
+        (
+            Edit(
+                "bulk_operation.py",
+                "changed = max(0, plan.matching - await count(engine, plan.verb, plan.which))",
+                "changed = 0",
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "bulk operation: a worker forges its record",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "   where r.value ->> 'id' = record\n", ""),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
+    ),
+    Mutant(
+        "bulk operation: a worker cannot complete its record",
+        (Edit("pg/access.py", "if operation is not None and self._access.has_roles:", "if False:"),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
     ),
     Mutant(
         "http: a cookie alone suffices",

@@ -693,11 +693,11 @@ class CheckedEngine:
         with self._observed("delete_session"):
             return await self.inner.delete_session(digest, audit=audit)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
         """See the contract."""
         self._checks.audit_record(record)
         with self._observed("record_audit"):
-            return await self.inner.record_audit(record)
+            return await self.inner.record_audit(record, operation=operation)
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
         """See the contract."""

@@ -522,7 +522,12 @@ class BullMQEngine:
         """See the contract."""
         return await self._change(lambda: self.run_plan(access.delete_session(self.keys, digest)), audit, int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(
+        self,
+        record: AuditRecord,
+        *,
+        operation: JobRef | None = None,  # noqa: ARG002 - there are no roles
+    ) -> bool:
         """See the contract."""
         return await self.run_plan(access.record(self.keys, record))
 

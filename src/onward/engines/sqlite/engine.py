@@ -535,7 +535,12 @@ class SQLiteEngine:
         """See the contract."""
         return await self._change(lambda transaction: access.delete_session(transaction, digest), audit, int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(
+        self,
+        record: AuditRecord,
+        *,
+        operation: JobRef | None = None,  # noqa: ARG002 - there are no roles
+    ) -> bool:
         """See the contract."""
         return bool(await self._writer.run(lambda transaction: access.record(transaction, [record])))
 
