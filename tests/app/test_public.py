@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import onward
+import onward.sqlite
 import onward.testing
 from onward import App, Batch, JobContext, JobHandle, Task
 from onward.batches.resources import Batches
@@ -63,6 +64,7 @@ def test_these_are_the_public_names():
     assert onward.testing.__all__ == [
         "ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"
     ]  # fmt: skip
+    assert onward.sqlite.__all__ == ["Connection", "connect", "path_of", "prepare"]
     for name in (*onward.__all__, *onward.testing.__all__):
         assert hasattr(onward, name) or hasattr(onward.testing, name)
 

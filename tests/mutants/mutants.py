@@ -675,7 +675,7 @@ LANES: Final = (
     ),
     Mutant(
         "writer: the log is never cut back",
-        (Edit(f"{_PY}/writer.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
+        (Edit(f"{_PY}/database.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
         (f"{SQLITE}/test_checkpoints.py",),
     ),
     Mutant(
@@ -3512,7 +3512,7 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "sqlite: a transaction is begun on an autocommit connection",
-        (Edit(f"{_PY}/caller_transaction.py", "control == _LEGACY_TRANSACTION_CONTROL and ", ""),),
+        (Edit(f"{_PY}/caller_transaction.py", "control == LEGACY_TRANSACTION_CONTROL and ", ""),),
         (f"{SQLITE}/test_caller_transaction.py",),
     ),
     Mutant(
@@ -3525,6 +3525,66 @@ SQLITE_FILES: Final = (
         (Edit(f"{_PY}/database.py", "Path(os.path.realpath(path))", "Path(path).absolute()"),),
         (f"{SQLITE}/test_checkpoints.py",),
         only="symbolic_link",
+    ),
+    Mutant(
+        "sqlite: an application writes without the write lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            self._acquire()\n            if word",
+                "            if word",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="holds_the_lock",
+    ),
+    Mutant(
+        "sqlite: an application's transaction begins deferred",
+        (Edit(f"{_PY}/application_connection.py", '_DEFERRED.sub("begin immediate", sql, count=1)', "sql"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="explicit_transaction",
+    ),
+    Mutant(
+        "sqlite: an application never checkpoints",
+        (Edit(f"{_PY}/application_connection.py", "                self._checkpoint()\n", "                pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="log_short",
+    ),
+    Mutant(
+        "sqlite: an application's failed statement keeps the lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            if began and is_atomic and self.in_transaction:",
+                "            if False:",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="fails_leaves_no_lock",
+    ),
+    Mutant(
+        "sqlite: a forked child keeps its parent's write lock",
+        (Edit(f"{_PY}/application_connection.py", "        self._turn.forget()\n", "        pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="forked",
+    ),
+    Mutant(
+        "sqlite: a wait for the write lock that was given up keeps it",
+        (
+            Edit(
+                f"{_PY}/write_turn.py",
+                "        if self._held is None:\n            held.__exit__(None, None, None)\n            self._lock.close()\n",
+                "        if self._held is None:\n            _Wait.kept = held\n",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="waits_too_long_is_told",
+    ),
+    Mutant(
+        "sqlite: sqlalchemy does not know of the transaction",
+        (Edit(f"{_PY}/caller_transaction.py", "if not connection.in_transaction():", "if False:"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="transaction_of_sqlalchemy",
     ),
 )
 
