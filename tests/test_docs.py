@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -22,14 +24,22 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 EXAMPLES = {page: blocks for page in PAGES if (blocks := _BLOCK.findall(page.read_text()))}
 
 
+def run_each(codes: list[CodeType], namespace: dict[str, object]) -> None:
+    for code in codes:
+        exec(code, namespace)
+
+
 @pytest.mark.parametrize(("page", "blocks"), EXAMPLES.items(), ids=[page.stem for page in EXAMPLES])
 async def test_the_examples_of_a_page_run(
     page: Path, blocks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
-    for block in blocks:
-        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    codes = [compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT) for block in blocks]
+    if not any(code.co_flags & inspect.CO_COROUTINE for code in codes):  # a page for code without an event loop
+        await asyncio.to_thread(run_each, codes, namespace)
+        codes = []
+    for code in codes:
         running = eval(code, namespace)
         if inspect.isawaitable(running):
             await running

@@ -7,7 +7,7 @@ Making an App connects to nothing. The store is opened by the first thing that n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -26,17 +26,19 @@ from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.urls import open_engine
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, JobError, JobNotFound, OnwardError
 from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
 from onward.handler import Executor, Handler, RetryRules, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
 from onward.lifecycle import MAX_CRASHES, CrashPolicy
+from onward.loop_thread import LoopThread
 from onward.metering import Bucket, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.schedule import Missed, Schedule
+from onward.sync import SyncApp, SyncJobHandle
 from onward.task import AsyncTask, PlainTask, Task, queue_pattern
 from onward.validation import MAX_PAYLOAD, check_type, one_of
 from onward.webhook import Deliveries, Webhook, keys_of, networks_of
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R1 = TypeVar("R1")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
+R4 = TypeVar("R4")
 T = TypeVar("T", bound=Task[..., Any])
 
 
@@ -135,13 +141,13 @@ class App:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(core.tasks)
         """The tasks, by name."""
         self._webhooks: Deliveries | None = None
-        self.jobs = Jobs(core.opened, lease=config.lease)
-        self.dead = DeadLetters(core.opened)
-        self.archive = Archive(core.opened)
-        self.queues = Queues(core.opened)
-        self.workers = Workers(core.opened)
-        self.schedules = Schedules(core.opened, self.enqueue_many)
-        self.batches = Batches(core.opened, core.handles)
+        self.jobs = Jobs(core.opened, lease=config.lease, results=core.results)
+        self.dead = DeadLetters(core.opened, loop=core.loop)
+        self.archive = Archive(core.opened, loop=core.loop)
+        self.queues = Queues(core.opened, loop=core.loop)
+        self.workers = Workers(core.opened, loop=core.loop)
+        self.schedules = Schedules(core.opened, self.enqueue_many, loop=core.loop)
+        self.batches = Batches(core.opened, core.handles, loop=core.loop)
 
     def __repr__(self) -> str:
         """Name the store."""
@@ -151,6 +157,15 @@ class App:
     def capabilities(self) -> Capabilities:
         """What the store can do."""
         return self._core.capabilities
+
+    @property
+    def sync(self) -> SyncApp:
+        """The same for code without an event loop: ``app.sync.queues.pause("mail")``."""
+        return SyncApp(self)
+
+    @property
+    def _loop(self) -> LoopThread:
+        return self._core.loop
 
     # Opening and closing
 
@@ -162,6 +177,9 @@ class App:
         """Close the store. Idempotent; the next use opens it again, unless it was a temporary one."""
         await self._core.close()
 
+    def _close_sync(self) -> None:
+        self._core.close_sync()
+
     async def __aenter__(self) -> Self:
         """Open the store for the length of a block."""
         await self.open()
@@ -172,6 +190,11 @@ class App:
     ) -> None:
         """Close it."""
         await self.close()
+
+    def _aexit_sync(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._core.close_sync()
 
     # Tasks
 
@@ -436,43 +459,159 @@ class App:
 
     # Enqueueing
 
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap] # a tuple keeps the type of each
+        self, jobs: tuple[NewJob[R1], NewJob[R2]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R1], NewJob[R2], NewJob[R3]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R1], NewJob[R2], NewJob[R3], NewJob[R4]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3], JobHandle[R4]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R], ...], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R], ...]: ...
+    @overload
     async def enqueue_many(
-        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
-    ) -> list[JobHandle[Any]]:
+        self, jobs: Iterable[NewJob[R]], *, connection: Connection | None = None
+    ) -> list[JobHandle[R]]: ...
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Any:
         """Store jobs of any tasks at once, all or none: ``[send_mail.job(to=…), resize.job(path=…), …]``.
 
-        With ``connection``, a connection of yours with a transaction open, the jobs exist if and only if that commits.
+        A tuple of jobs gives a tuple of handles, of which each keeps its type; anything else gives a list. With
+        ``connection``, a connection of yours with a transaction open, the jobs exist if and only if that commits.
         """
         made = list(jobs)
-        return self._core.handles(made, await self._core.send(made, connection=connection))
+        handles = self._core.handles(made, await self._core.send(made, connection=connection))
+        return tuple(handles) if isinstance(jobs, tuple) else handles
 
-    def enqueue_many_sync(
-        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
-    ) -> list[JobHandle[Any]]:
-        """Do the same from code without an event loop."""
+    def _enqueue_many_sync(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Any:
         made = list(jobs)
-        return self._core.handles(made, self._core.send_sync(made, connection=connection))
+        handles = self._core.handles(made, self._core.send_sync(made, connection=connection))
+        return tuple(handles) if isinstance(jobs, tuple) else handles
 
     # Waiting
 
-    async def gather(self, handles: Iterable[JobHandle[R]], *, timeout: timedelta | float | None = None) -> list[R]:
+    @overload
+    async def gather(  # type: ignore[overload-overlap] # a tuple keeps the type of each
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3], JobHandle[R4]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3, R4]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R], ...],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R, ...]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: Iterable[JobHandle[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R1 | OnwardError, R2 | OnwardError]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R1 | OnwardError, R2 | OnwardError, R3 | OnwardError]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R], ...],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R | OnwardError, ...]: ...
+    @overload
+    async def gather(
+        self,
+        handles: Iterable[JobHandle[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> list[R | OnwardError]: ...
+    async def gather(
+        self,
+        handles: Iterable[JobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
         """Wait until all these jobs have ended, and give what they returned, in order.
 
-        However many they are, the store is asked for all of them at once.
+        A tuple of handles gives a tuple, of which each place keeps its type; anything else gives a list. However many
+        they are, the store is asked for all of them at once.
+
+        Args:
+            handles: of the jobs.
+            timeout: how long to wait for all of them.
+            return_exceptions: give a :class:`JobFailed`, :class:`JobCancelled`, :class:`JobExpired` or
+                :class:`JobNotFound` in the place of a job that has no result, and wait for the others.
 
         Raises:
-            JobFailed: one of them ended without a result.
+            JobFailed: one of them ended without a result; the other jobs go on.
             TimeoutError: they have not all ended in that time. The jobs go on.
         """
         seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
-        waiting = [asyncio.create_task(handle.result()) for handle in handles]
+        kind = tuple if isinstance(handles, tuple) else list
+        result_of = _result_or_error if return_exceptions else JobHandle[Any].result
+        waiting = [asyncio.create_task(result_of(handle)) for handle in handles]
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.gather(*waiting)
+                return kind(await asyncio.gather(*waiting))
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _gather_sync(
+        self,
+        handles: Iterable[SyncJobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
+        inner = [handle._inner for handle in handles]  # noqa: SLF001 - the two kinds of a handle
+        gathered = self._loop.run(lambda: self.gather(inner, timeout=timeout, return_exceptions=return_exceptions))
+        return tuple(gathered) if isinstance(handles, tuple) else gathered
 
     # Batches and flows
 
@@ -499,7 +638,7 @@ class App:
         """
         callbacks = Callbacks(on_success=on_success, on_failure=on_failure, on_finished=on_finished)
         new = NewBatch(name=name or new_id(), queue=queue, callbacks=callbacks)
-        return Batch(new, self._core.opened, self._core.handles)
+        return Batch(new, self._core.opened, self._core.handles, loop=self._core.loop)
 
     def flow(
         self,
@@ -531,6 +670,11 @@ class App:
             return await (await self._core.opened()).events(queues or ("*",), cursor=cursor, types=tags_of(types))
 
         return EventStream(begin)
+
+    def _events_sync(
+        self, *queues: str, types: Iterable[type[Event]] = (), cursor: str | None = None
+    ) -> Generator[AnyEvent, None, None]:
+        return self._loop.stream(self.events(*queues, types=types, cursor=cursor))
 
     async def usage(
         self,
@@ -631,3 +775,10 @@ class App:
             return ("*",)
         tasks = [task for name, task in self.tasks.items() if not only or name in only]
         return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in tasks))
+
+
+async def _result_or_error(handle: JobHandle[Any]) -> Any:
+    try:
+        return await handle.result()
+    except (JobError, JobNotFound) as error:
+        return error

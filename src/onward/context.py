@@ -24,6 +24,7 @@ from onward.errors import ClaimLost, WrongIsolation
 from onward.job import Job, JobRef
 from onward.lifecycle import Complete
 from onward.surrogates import decode_json
+from onward.sync import SyncJobContext
 
 Encode = Callable[[Any], str | None]
 """Writes a result as JSON."""
@@ -142,6 +143,11 @@ class JobContext:
         return self._run.claim.max_attempts
 
     @property
+    def sync(self) -> SyncJobContext:
+        """The calls that wait, for a plain function: ``context.sync.dependencies()``."""
+        return SyncJobContext(self)
+
+    @property
     def should_stop(self) -> bool:
         """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
 
@@ -168,8 +174,7 @@ class JobContext:
         """
         return await self._store().dependency_jobs(self.ref)
 
-    def dependencies_sync(self) -> list[Job]:
-        """Do the same from a plain function."""
+    def _dependencies_sync(self) -> list[Job]:
         return self._run.wait_for(self._store().dependency_jobs(self.ref))
 
     def _store(self) -> CheckedEngine:
@@ -194,8 +199,7 @@ class JobContext:
         with self._noted_isolation():
             self._completed(await engine.settle([settlement], connection=connection))
 
-    def complete_sync(self, result: Any = None, *, connection: Connection) -> None:
-        """Do the same from a plain function."""
+    def _complete_sync(self, result: Any = None, *, connection: Connection) -> None:
         engine, settlement = self._completion(result)
         with self._noted_isolation():
             self._completed(engine.settle_sync([settlement], connection=connection))

@@ -26,8 +26,9 @@ from onward.engine.values import Claim
 from onward.errors import InvalidValue, TaskNotFound
 from onward.handle import JobHandle
 from onward.handler import Handler
-from onward.job import Enqueued, NewJob, UniformJobs
+from onward.job import Enqueued, Job, NewJob, UniformJobs
 from onward.lifecycle import Outcome, Result, decide
+from onward.loop_thread import LoopThread
 from onward.results import Results
 from onward.schedule import Schedule
 from onward.task import Task, handler_of, queue_pattern
@@ -64,7 +65,9 @@ class Core:
         self.schedules: dict[str, Callable[[], Schedule]] = {}
         """The schedules that the code declares, by name; made when they are needed."""
         self.plugins: list[Plugin] = []
-        self.results = Results(engine, self.open)
+        self.loop = LoopThread()
+        """Where the sync API waits."""
+        self.results = Results(engine, self.open, decode=self.decode_result, loop=self.loop)
         self._is_open = False
         self._opening = threading.Lock()
 
@@ -91,6 +94,13 @@ class Core:
         self._is_open = False
         self.results.close()
         await self.engine.close()
+        if self.loop.is_running and not self.loop.is_current:
+            await asyncio.to_thread(self.loop.close)
+
+    def close_sync(self) -> None:
+        """Close the store from code without an event loop."""
+        self.loop.run(self.close)
+        self.loop.close()
 
     async def opened(self) -> CheckedEngine:
         """Return the engine, open."""
@@ -161,6 +171,11 @@ class Core:
             decode = _unchanged if handler is None else handler.arguments.read_result
             made.append(JobHandle(one, self.results, decode))
         return made
+
+    def decode_result(self, job: Job) -> Any:
+        """Read the result of a job as its task returns it."""
+        handler = self.handlers.get(job.type)
+        return job.result if handler is None else handler.arguments.read_result(job.result)
 
     # Working
 

@@ -11,7 +11,7 @@ import pytest
 import onward
 import onward.sqlite
 import onward.testing
-from onward import App, Batch, JobContext, JobHandle, Task
+from onward import App, Batch, Flow, JobContext, JobHandle, Task
 from onward.batches.resources import Batches
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 
@@ -21,6 +21,8 @@ NOT_OURS = (
     "Sequence Unpack TimeoutError SSLContext False True "
     # type variables, and what is returned and not named by users
     "Plugin P R T Self "
+    "R_co R1 R2 R3 R4 LoopThread SyncApp SyncTask SyncJobHandle SyncJobContext SyncJobs SyncDeadLetters SyncArchive "
+    "SyncQueues SyncWorkers SyncSchedules SyncBatch SyncBatches SyncFlow "
     "UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
     # aliases whose members are all public
     "CrashPolicy "
@@ -32,8 +34,9 @@ NOT_OURS = (
 
 NAMES = """\
     App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron Dependency
-    DoNotRetry EngineNotIncluded EnqueueStatus FailedAttempt Flow Interval InvalidJob InvalidPayload InvalidValue Job
-    JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
+    DoNotRetry EngineNotIncluded EnqueueStatus EventLoopRunning FailedAttempt Flow Interval InvalidJob
+    InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle
+    JobNotFound JobRef JobStatus LogLine
     Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
     Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
     StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
@@ -41,20 +44,21 @@ NAMES = """\
 """
 MEMBERS = {
     App: "add_plugin "
-    "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "
-    "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
-    Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
-    JobHandle: "enqueue_status id info is_new ref result watch",
-    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id payload "
-    "queue ref set_progress should_stop type",
-    Batch: "add cancel dependencies flow info jobs name pause resume seal wait watch",
-    Jobs: "cancel count delete edit explain get iterate list logs replay",
-    DeadLetters: "count list purge replay",
-    Archive: "count get list purge",
-    Queues: "configure get list pause resume",
-    Schedules: "delete get list pause resume run set",
-    Batches: "delete get list",
-    Workers: "list quiet resume stop",
+    "archive batch batches capabilities close dead enqueue_many events flow gather jobs metrics "
+    "middleware open queues schedule schedules sync task tasks tick usage webhook work worker workers",
+    Task: "enqueue enqueue_many function handle is_async job jobs name options sync using",
+    JobHandle: "cancel enqueue_status id info is_new ref result sync wait watch",
+    JobContext: "attempt complete dependencies id log max_attempts org_id payload queue ref set_progress should_stop "
+    "sync type",
+    Batch: "add cancel dependencies flow info jobs name pause resume seal sync wait watch",
+    Flow: "add chain handle start sync",
+    Jobs: "cancel count delete edit explain get handle iterate list logs replay sync",
+    DeadLetters: "count list purge replay sync",
+    Archive: "count get list purge sync",
+    Queues: "configure get list pause resume sync",
+    Schedules: "delete get list pause resume run set sync",
+    Batches: "delete get list sync",
+    Workers: "list quiet resume stop sync",
 }
 
 

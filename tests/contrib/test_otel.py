@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -102,9 +103,9 @@ async def test_a_plain_function_on_a_thread_is_within_the_span_of_its_run(app: A
         with spans.tracer.start_as_current_span("inside"):
             pass
 
-    handle = add_up.enqueue_sync()
+    handle = await asyncio.to_thread(add_up.sync.enqueue)
     async with app.worker():
-        await handle.result()
+        await asyncio.to_thread(handle.result, timeout=60)
     assert parent_of(spans.only("inside")) == id_of(spans.only("run add_up"))
     assert parent_of(spans.only("run add_up")) == id_of(spans.only("enqueue add_up"))
 

@@ -65,7 +65,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
             run_at=run_at,
             max_attempts=self.store.max_attempts,
         )
-        (handle,) = app.enqueue_many_sync([job], connection=self.store.connection())
+        (handle,) = app.sync.enqueue_many([job], connection=self.store.connection())
         change(result, id=self.id_of(handle.ref))
         task_enqueued.send(type(self), task_result=result)
         return result
