@@ -326,7 +326,7 @@ class App:
         /,
         *,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]: ...
@@ -337,7 +337,7 @@ class App:
         /,
         *,
         every: timedelta,
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]: ...
@@ -348,7 +348,7 @@ class App:
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]:
@@ -362,17 +362,18 @@ class App:
             every: instead of it, the interval between two runs.
             timezone: of the cron expression.
             missed: what to do for times that passed while no worker ran: ``skip`` them, enqueue ``once`` for all of
-                them, or enqueue ``all``.
+                them, or enqueue ``all``. By default ``once``; pg-boss has only ``skip``, BullMQ only ``once``.
             name: of the schedule; the task's own name unless given.
             arguments: of the function, by name.
 
         Raises:
             InvalidValue: the expression, the time zone or an option is not valid.
-            Unsupported: the store has no schedules.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         self.capabilities.require(Feature.SCHEDULES)
         trigger = trigger_of(cron, every=every, timezone=timezone)
-        policy = one_of("missed", Missed, missed)
+        self.capabilities.check_trigger(trigger)
+        policy = self.capabilities.missed_policy(None if missed is None else one_of("missed", Missed, missed))
 
         def declare(task: T) -> T:
             if not isinstance(task, Task):

@@ -525,7 +525,7 @@ class Schedules(Resource):
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
     ) -> Schedule:
         """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
 
@@ -539,9 +539,12 @@ class Schedules(Resource):
 
         Raises:
             InvalidValue: the expression, the time zone or the job is not valid.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         trigger = trigger_of(cron, every=every, timezone=timezone)
-        schedule = Schedule(name=name, job=job, trigger=trigger, missed=one_of("missed", Missed, missed))
+        requested = None if missed is None else one_of("missed", Missed, missed)
+        policy = (await self._opened()).capabilities.missed_policy(requested)
+        schedule = Schedule(name=name, job=job, trigger=trigger, missed=policy)
         return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:

@@ -771,6 +771,59 @@ LANES: Final = (
 
 SCHEDULES: Final = (
     Mutant(
+        "schedule on PostgreSQL and PGMQ: a turn is fired by all who try",
+        (Edit("pg/sql/schedule_fire.sql", " and next_at = onward.to_timestamp($4::bigint)", " and $4::bigint > 0"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_try",
+    ),
+    Mutant(
+        "schedule: an engine's missing policy for missed turns is accepted",
+        (Edit("engine/capabilities.py", "            self.require(Feature.MISSED_TURNS)\n", "            pass\n"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="engine_lacks",
+    ),
+    Mutant(
+        "schedule: an interval is accepted where there are cron expressions only",
+        (Edit("engine/capabilities.py", "            self.require(Feature.INTERVALS)\n", "            pass\n"),),
+        ("tests/app/test_schedules.py",),
+        only="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: a turn has no slot",
+        (Edit("engines/pgboss/cron.py", "            singleton_seconds=60,\n", ""),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_workers and pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: Node's schedules are fired unasked",
+        (Edit("engines/pgboss/cron.py", " and (supervises or row.is_ours)", ""),),
+        ("tests/engines/pgboss/test_cron.py",),
+    ),
+    Mutant(
+        "schedule on pg-boss: the turn before a schedule was created is fired",
+        (Edit("engines/pgboss/cron.py", "since if row.created_on is None else max(since, row.created_on)", "since"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="before_its_turn",
+    ),
+    Mutant(
+        "schedule on BullMQ: a paused interval is due for all that passed",
+        (Edit("engines/bullmq/schedule_store.py", 'if known.schedule.paused and "every"', 'if False and "every"'),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="resumed and bullmq",
+    ),
+    Mutant(
+        "schedule on BullMQ: one that moves to another queue stays in the first",
+        (
+            Edit(
+                "engines/bullmq/schedule_store.py",
+                "if known is not None and (known.queue, known.id) != (entry.queue, entry.id):",
+                "if False:",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="leaves_the_first",
+    ),
+    Mutant(
         "schedule: a turn is fired by all who try",
         (Edit(f"{_SQL}/schedule_fire.sql", " and next_at = :due and", " and :due and"),),
         (f"{CONFORMANCE}/test_schedule_store.py",),

@@ -452,6 +452,8 @@ class CheckedEngine:
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
         store = self._schedule_store
+        self.capabilities.check_trigger(schedule.trigger)
+        self.capabilities.missed_policy(schedule.missed)
         validation.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
             raise InvalidValue("schedule", schedule.name, "has a job with a date: each turn would have the same")
@@ -478,6 +480,7 @@ class CheckedEngine:
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         store = self._schedule_store
+        self.capabilities.require(Feature.FIRING)
         with self._observed("fire", len(firing.jobs)):
             return await store.fire(schedule, firing)
 

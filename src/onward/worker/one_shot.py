@@ -246,6 +246,7 @@ class Ticker:
             )
             if self._engine.capabilities.has(Feature.SCHEDULES):
                 await self._scheduler.declare()
+            if self._engine.capabilities.has(Feature.FIRING):
                 report.fired = await self._repeat(lambda: self._fire(term))
             report.promoted = await self._repeat(lambda: self._promote(term))
             report.pruned = await self._repeat(lambda: self._engine.prune(term))

@@ -20,6 +20,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -49,6 +50,7 @@ from onward.engines.bullmq import (
     leases,
     maintenance,
     queries,
+    schedule_store,
     schedules,
     settle,
 )
@@ -64,6 +66,7 @@ from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Un
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -483,6 +486,39 @@ class BullMQEngine:
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self.run_plan(maintenance.prune(self.keys, self.registry, term, limit, self._sweep))
+
+    # ScheduleStore
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        entries = await self.run_plan(schedule_store.read(self.keys, self.registry))
+        return [entry.schedule for entry in entries]
+
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
+        """See the contract."""
+
+        async def save() -> Schedule:
+            plan = schedule_store.save(self.keys, self.registry, schedule, self._prioritized)
+            saved = await self.run_plan(plan)
+            self._listener.notify({schedule.job.queue})
+            return saved
+
+        return await self._change(save, audit, lambda _: 1)
+
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(
+            lambda: self.run_plan(schedule_store.delete(self.keys, self.registry, name)), audit, int
+        )
+
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:  # noqa: ARG002 - none is due here
+        """See the contract."""
+        return await self.run_plan(schedule_store.now(self.keys))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """Absent: see the capabilities."""
+        del schedule, firing
+        raise Unsupported(CAPABILITIES.engine, Feature.FIRING, CAPABILITIES.features[Feature.FIRING].note)
 
     # AccessStore
 
