@@ -3626,7 +3626,8 @@ SQLITE_FILES: Final = (
         (
             Edit(
                 f"{_PY}/write_turn.py",
-                "        if self._held is None:\n            held.__exit__(None, None, None)\n            self._lock.close()\n",
+                "        if self._held is None:\n            held.__exit__(None, None, None)\n"
+                "            self._lock.close()\n",
                 "        if self._held is None:\n            _Wait.kept = held\n",
             ),
         ),

@@ -25,7 +25,7 @@ def sync_writer(pipe: Connection, path: Path, count: int) -> None:
     ready(pipe)
     for number in range(count):
         connection.execute("insert into orders (writer, number, text) values ('sync', ?, ?)", (number, BALLAST))
-        note.using(connection=connection).enqueue_sync(f"sync-{number}")
+        note.using(connection=connection).sync.enqueue(f"sync-{number}")
         if number % 3 == 2:
             connection.rollback()
         else:
