@@ -536,7 +536,7 @@ class SyncSchedules:
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
     ) -> Schedule:
         """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
 
@@ -550,6 +550,7 @@ class SyncSchedules:
 
         Raises:
             InvalidValue: the expression, the time zone or the job is not valid.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         refuse_inside_loop("app.sync.schedules.set", "await app.schedules.set(…)")
         return self._inner._loop.run(

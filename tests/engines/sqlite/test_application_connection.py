@@ -412,7 +412,7 @@ connection.ensure_connection()
 say()
 with transaction.atomic(), connection.cursor() as cursor:
     cursor.execute("insert into orders values ('django', %s, '')", [1])
-    task.using(connection=connection).enqueue_sync()
+    task.using(connection=connection).sync.enqueue()
     say()
 say()
 connection.close()
