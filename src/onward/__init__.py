@@ -9,7 +9,7 @@ from onward.batches.resources import Batch, Flow, Step
 from onward.batches.values import BatchInfo, Dependency
 from onward.connection import Connection
 from onward.context import CallNext, JobContext, Middleware
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 from onward.cron import Cron, Interval
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
@@ -115,6 +115,7 @@ __all__ = [
     "Rate",
     "Reason",
     "Retention",
+    "Retry",
     "Schedule",
     "ScheduleNotFound",
     "SchemaChanged",

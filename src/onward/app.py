@@ -29,7 +29,7 @@ from onward.engines.urls import open_engine
 from onward.errors import InvalidValue, JobError, JobNotFound, OnwardError
 from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
-from onward.handler import Executor, Handler, RetryRules, TaskOptions, UnknownFields
+from onward.handler import Executor, FailureHook, Handler, RetryRules, SuccessHook, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
 from onward.lifecycle import MAX_CRASHES, CrashPolicy
@@ -230,6 +230,8 @@ class App:
         whole_payload: bool = False,
         catch_all: bool = False,
         redact: Iterable[str] = (),
+        on_success: SuccessHook | None = None,
+        on_failure: FailureHook | None = None,
     ) -> TaskDecorator: ...
 
     def task(
@@ -253,6 +255,8 @@ class App:
         whole_payload: bool = False,
         catch_all: bool = False,
         redact: Iterable[str] = (),
+        on_success: SuccessHook | None = None,
+        on_failure: FailureHook | None = None,
     ) -> Any:
         """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -279,6 +283,10 @@ class App:
             catch_all: also run jobs of the queue whose names no task has; ``context.type`` is the job's name.
             redact: names of keys of its payload and result whose values are not shown, as ``App(redact=…)``; ``*``
                 hides all of both.
+            on_success: called with the job's :class:`JobContext` and its result after the job has completed. Plain or
+                async; called at most once, by the worker that recorded the outcome; what it raises is logged.
+            on_failure: the same, with the :class:`FailedAttempt`, after the job has failed for good or become a dead
+                letter: not after an attempt that is retried.
 
         Raises:
             InvalidValue: the function or an option is not such as can be kept.
@@ -299,6 +307,8 @@ class App:
             whole_payload=whole_payload,
             catch_all=catch_all,
             redact=tuple(redact),
+            on_success=on_success,
+            on_failure=on_failure,
         )
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:

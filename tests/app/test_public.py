@@ -25,7 +25,7 @@ NOT_OURS = (
     "SyncQueues SyncWorkers SyncSchedules SyncBatch SyncBatches SyncFlow "
     "UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
     # aliases whose members are all public
-    "CrashPolicy "
+    "CrashPolicy SuccessHook FailureHook "
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
     "MappingProxyType "
     # the resources, reached by their names on an App
@@ -38,7 +38,7 @@ NAMES = """\
     InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle
     JobNotFound JobRef JobStatus LogLine
     Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
-    Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
+    Retention Retry Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
     StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
     WorkerInfo WorkerOptions WrongIsolation __version__ events
 """

@@ -36,6 +36,7 @@ from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Rele
 from onward.schedule import Schedule
 from onward.validation import check_at_least
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
+from onward.worker.hooks import Hooks
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Inflight
 from onward.worker.isolation import IsolatedRunner
@@ -53,6 +54,8 @@ _MAX_ROUNDS: Final = 10
 """Statements of one kind of maintenance in one tick: the next tick goes on with the rest."""
 _HEARTBEAT_JOIN_TIMEOUT: Final = 5.0
 """Seconds that a beat under way is waited for."""
+_HOOKS_TIMEOUT: Final = 5.0
+"""Seconds that hooks have to end in a tick whose time is up."""
 
 
 class TickReport(msgspec.Struct, kw_only=True):
@@ -144,6 +147,13 @@ class Ticker:
                 engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
             ),
         )
+        self._hooks = Hooks(
+            (*handlers.values(), *(catch_all or {}).values()),
+            handler_for=self._runner.handler_for,
+            worker_id=self.worker_id,
+            clock=clock,
+        )
+        self._record = self._hooks.after(self._metering.count)
         self._isolated_runner = IsolatedRunner(
             engine,
             worker_id=self.worker_id,
@@ -224,6 +234,7 @@ class Ticker:
             heartbeat_start.cancel()
             heartbeat.stop()
             self._isolated_runner.close()
+            await self._hooks.finish(_HOOKS_TIMEOUT if self._is_stopping else None)
             await self._metering.send()
             if loop.time() >= heartbeat_start.when():
                 await asyncio.to_thread(
@@ -293,7 +304,7 @@ class Ticker:
         if result is None:
             report.completed += 1
             self._inflight.remove(claim.token)
-            self._metering.count([Settlement(claim, Complete(), time.monotonic() - began)])
+            self._record([Settlement(claim, Complete(), time.monotonic() - began)])
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
@@ -314,7 +325,7 @@ class Ticker:
         lost = await self._engine.settle(settlements)
         self._inflight.remove(claim.token)
         if not lost:
-            self._metering.count(settlements)
+            self._record(settlements)
         field = "lost" if lost else _REPORT_FIELDS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 

@@ -22,6 +22,7 @@ from onward.contrib.django.store import Store
 from onward.core import core_of
 from onward.engine.capabilities import Feature
 from onward.job import JobRef, NewJob
+from onward.loop_thread import refuse_inside_loop
 from onward.validation import encode_json
 
 _LOWEST: Final = 100
@@ -51,6 +52,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
         """Store a job: with the transaction that is open on the database of the jobs, or at once."""
+        refuse_inside_loop("task.enqueue", "await task.aenqueue(…)")
         self.validate_task(task)
         app = self.store.app
         result = new_result(task, "", args, kwargs, enqueued_at=timezone.now())
