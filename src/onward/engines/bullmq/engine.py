@@ -65,7 +65,7 @@ from onward.engines.bullmq.work_signals import Listener
 from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import Release
+from onward.lifecycle import Release, Snooze
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -241,6 +241,7 @@ class BullMQEngine:
         connection: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
+        await self._step_aside(settlements)
         lost = await self.run_plan(settle.settle(self.keys, settlements, metrics=self._metrics))
         self._notify_settled(settlements)
         return lost
@@ -276,6 +277,7 @@ class BullMQEngine:
         request = exchange.request
         if request is None and not exchange.settlements and not exchange.starts:
             return Exchanged()
+        await self._step_aside(exchange.settlements)
         rotation = claims.Rotation() if request is None else self._rotation(request)
         plan = settle.exchange(self.keys, self.registry, exchange, rotation, metrics=self._metrics)
         answer, result = await self.run_plan(plan)
@@ -311,6 +313,20 @@ class BullMQEngine:
         # Who gives way takes no marker: a marker wakes one worker only, and it should be another.
         if len(found.claims) < min(request.slots, claims.MAX_JOBS) and not request.gives_way:
             self._listener.request_more(request, found, may_pipeline=may_pipeline)
+
+    async def _step_aside(self, settlements: Sequence[Settlement]) -> None:
+        """Leave the marker of a job that is put back for another worker to that worker.
+
+        A marker wakes one worker and has the time at which the job is due. If a wait of this process takes it, an idle
+        worker of Node's learns of the job only when its own wait ends, seconds later, and the job comes back here.
+        """
+        queues = {
+            settlement.claim.ref.queue
+            for settlement in settlements
+            if isinstance(settlement.outcome, Snooze) and settlement.outcome.is_put_back
+        }
+        if queues:
+            await self._listener.step_aside(queues)
 
     def notify(self, queues: Iterable[str]) -> None:
         """Tell this process's own workers that there may be work."""
