@@ -98,8 +98,10 @@ class Resource:
 class Jobs(Resource):
     """All jobs: ``app.jobs``."""
 
-    def __init__(self, opened: Opened, *, lease: timedelta, results: Results) -> None:
-        super().__init__(opened, loop=results.loop)
+    def __init__(
+        self, opened: Opened, *, lease: timedelta, results: Callable[[], Results], loop: LoopThread | None = None
+    ) -> None:
+        super().__init__(opened, loop=loop)
         self._results = results
         self._lease = lease
         """Time without a heartbeat after which a worker counts as dead."""
@@ -117,8 +119,9 @@ class Jobs(Resource):
         Raises:
             InvalidValue: it is an id alone, and several queues may have a job of that id.
         """
-        name = self._results.name_of(job) if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
-        return handle_of(name, self._results)
+        results = self._results()
+        name = results.name_of(job) if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
+        return handle_of(name, results)
 
     async def get(self, job: One) -> Job:
         """Read a job.

@@ -3053,7 +3053,7 @@ TRACES: Final = (
     ),
     _of_traces(
         "jobs of a batch begin anew",
-        Edit("engine/checked.py", "store.save_batch(batch, stamped.jobs,", "store.save_batch(batch, jobs,"),
+        Edit("engine/checked.py", "store.save_batch(batch, passage.jobs,", "store.save_batch(batch, jobs,"),
     ),
     _of_traces(
         "baggage stays behind",
@@ -3063,8 +3063,8 @@ TRACES: Final = (
         "the headers are those of who asked",
         Edit(
             "contrib/otel.py",
-            "            yield _Stamped(jobs, span)",
-            "            pass\n        yield _Stamped(jobs, span)",
+            "            answers = yield _with_headers(jobs, _current_headers())\n",
+            "            pass\n        answers = yield _with_headers(jobs, _current_headers())\n        if True:\n",
         ),
     ),
     _of_traces(
@@ -3072,7 +3072,11 @@ TRACES: Final = (
     ),
     _of_traces(
         "an app is traced twice",
-        Edit("contrib/otel.py", "    if core_of(app).engine.tracing is not None:\n        return\n", ""),
+        Edit(
+            "contrib/otel.py",
+            "for each in app.enqueue_middleware):\n        return\n",
+            "for each in ()):\n        return\n",
+        ),
     ),
 )
 

@@ -2,8 +2,8 @@
 
 Each child is a whole worker, started as a command of its own (never by fork). One that dies is started again, later
 each time if it dies young; one that ends in good order without being asked (it has done its share, or grown too large)
-is replaced at once, unless its predecessors ended as young. Signals are passed on: the first stops all in good order,
-the second at once.
+is replaced at once, unless its predecessors ended as young. In a burst it is not replaced, and the supervisor ends when
+all of them have. Signals are passed on: the first stops all in good order, the second at once.
 
 A child that cannot work at all, because its settings or its store are wrong, reports its exit code on a pipe before it
 exits (:func:`report_final_exit`): then all stop, and the supervisor ends with that code. The exit code alone does not
@@ -65,6 +65,8 @@ class _Child:
     started_at: float = 0.0
     failures: int = 0
     start_at: float = 0.0
+    is_finished: bool = False
+    """It has ended in good order, and is not replaced."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Supervisor:
     processes: int
     grace: timedelta = timedelta(seconds=30)
     """How long children have to stop before they are killed; more than a worker's own grace."""
+    replaces_finished: bool = True
+    """Whether a child that ended in good order is replaced; otherwise the supervisor ends when all of them have."""
     _children: list[_Child] = field(default_factory=list, init=False)
     _stop_requests: int = field(default=0, init=False)
     _pipe_read: int = field(default=-1, init=False)
@@ -101,6 +105,8 @@ class Supervisor:
         try:
             while not self._stop_requests and not self._final_code:
                 self._check_children()
+                if all(child.is_finished for child in self._children):
+                    break
                 if select.select([wakeup_read], [], [], _CHECK_INTERVAL)[0]:
                     os.read(wakeup_read, 1024)
             if self._final_code:
@@ -130,7 +136,7 @@ class Supervisor:
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._read_reports()
                 self._on_exit(child, code, now)
-            if child.process is None and now >= child.start_at and not self._final_code:
+            if child.process is None and now >= child.start_at and not self._final_code and not child.is_finished:
                 self._start(child, now)
         self._reap_orphans()
 
@@ -152,6 +158,10 @@ class Supervisor:
         if (pid, code) in self._final_exits:
             self._final_code = code
             log.error("worker process cannot work, stopping", extra=fields)
+            return
+        if not code and not self.replaces_finished:
+            child.is_finished = True
+            log.info("worker process finished", extra=fields)
             return
         child.failures = child.failures + 1 if now - child.started_at < _MIN_UPTIME else 1
         backoff = _RESTART_BACKOFF if code else _FINISHED_BACKOFF
