@@ -4322,7 +4322,7 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a cell is a formula",
-        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (Edit("service/export.py", """return f"'{text}" if""", """return f"{text}" if"""),),
         (f"{HTTP_TESTS}/test_jobs_api.py",),
     ),
     Mutant(
