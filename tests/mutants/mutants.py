@@ -4296,8 +4296,18 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a proxy is believed from anywhere",
-        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (Edit("http/authentication.py", "return any(address in network for network in proxy", "return bool(proxy"),),
         (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a cookie behind a proxy goes over plain HTTP",
+        (Edit("http/authentication.py", 'return proxy is not None and said == ["https"]', "return False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_cookie_is_secure_where_a_listed_proxy_has_tls",),
+    ),
+    Mutant(
+        "service: the actor of a change by filter is redacted",
+        (Edit("service/redaction.py", "if job.type == bulk_operation.TYPE:", "if False:"),),
+        (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
     ),
     Mutant(
         "http: a tick runs by cookie",
