@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward import bulk_operation
+from onward.alert import AlertRule
 from onward.arguments import nearest
 from onward.clock import Clock
 from onward.config import Config
@@ -33,6 +34,7 @@ from onward.schedule import Schedule
 from onward.task import Task, handler_of, queue_pattern
 
 if TYPE_CHECKING:
+    from onward.worker.alerts import Alerts
     from onward.worker.one_shot import Ticker
 
 R = TypeVar("R")
@@ -63,6 +65,10 @@ class Core:
         """The handlers of jobs whose names no task has, by the pattern of their queue."""
         self.schedules: dict[str, Callable[[], Schedule]] = {}
         """The schedules that the code declares, by name; made when they are needed."""
+        self.alerts: dict[str, AlertRule] = {}
+        """The alert rules that the code declares, by name."""
+        self.alert_job_of: Callable[[AlertRule, dict[str, Any], str], NewJob] | None = None
+        """Makes their deliveries; None: there is no webhook."""
         self.plugins: list[Plugin] = []
         self.results = Results(engine, self.open)
         self._is_open = False
@@ -181,7 +187,16 @@ class Core:
             clock=self.clock,
             decide=decide,
             declared=self.declared,
+            alerts=self.alert_evaluation(),
         )
+
+    def alert_evaluation(self) -> Alerts | None:
+        """Make what evaluates the alert rules; None: there are none."""
+        if not self.alerts or self.alert_job_of is None:
+            return None
+        from onward.worker.alerts import Alerts  # noqa: PLC0415 - as for the ticker
+
+        return Alerts(self.engine, self.alerts.values(), self.alert_job_of)
 
 
 class _HasCore(Protocol):

@@ -30,16 +30,16 @@ NOT_OURS = (
 )
 
 NAMES = """\
-    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron Dependency
-    DoNotRetry EngineNotIncluded EnqueueStatus FailedAttempt Flow Interval InvalidJob InvalidPayload InvalidValue Job
-    JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
+    AlertRule App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
+    Dependency DoNotRetry EngineNotIncluded EnqueueStatus FailedAttempt Flow Interval InvalidJob InvalidPayload
+    InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
     Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
     Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
     StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
     WorkerInfo WorkerOptions WrongIsolation __version__ events
 """
 MEMBERS = {
-    App: "add_plugin "
+    App: "add_plugin alert "
     "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "
     "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
     Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",

@@ -4358,6 +4358,60 @@ SERVER: Final = (
     ),
 )
 
+_ALERT_TESTS: Final = "tests/worker/test_alerts.py"
+
+ALERTS: Final = (
+    Mutant(
+        "alert: it is delivered at each evaluation",
+        (
+            Edit(
+                "worker/alerts.py",
+                "if measured.is_firing is not state.is_firing and not is_early:",
+                "if measured.is_firing:",
+            ),
+        ),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: two leaders deliver twice",
+        (Edit("webhook.py", "using(queue=rule.queue, idempotency_key=key,", "using(queue=rule.queue,"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a value about the threshold floods the receiver",
+        (Edit("worker/alerts.py", "and not is_early:", ":"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a rule looks at deliveries",
+        (Edit("alert.py", "if queue is None or queue.startswith(_OWN):", "if queue is None:"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: its events are posted to webhooks",
+        (Edit("webhook.py", 'or event.ref.queue.startswith(f"{alert.QUEUES}/")', ""),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: it is declared where nothing can be delivered",
+        (
+            Edit(
+                "app.py",
+                "        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):\n"
+                "            self.capabilities.require(feature)\n",
+                "",
+            ),
+        ),
+        (_ALERT_TESTS,),
+        engine="pgboss",
+    ),
+    Mutant(
+        "alert: a tick evaluates no rule",
+        (Edit("worker/one_shot.py", "if self._alerts is not None and not self._is_stopping:", "if False:"),),
+        (_ALERT_TESTS,),
+    ),
+)
+
 _PAUSE_TESTS: Final = f"{CONFORMANCE}/test_queues.py"
 
 PAUSES: Final = (
@@ -4481,6 +4535,7 @@ WORKER_COMMANDS: Final = (
 
 MUTANTS: Final = (
     *SERVER,
+    *ALERTS,
     *ACCESS,
     *PAUSES,
     *WORKER_COMMANDS,

@@ -35,6 +35,7 @@ from onward.handler import Handler
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
 from onward.validation import check_at_least
+from onward.worker.alerts import Alerts
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Inflight
@@ -121,6 +122,7 @@ class Ticker:
         catch_all: Mapping[str, Handler] | None = None,
         unknown_tasks: UnknownTaskPolicy = "wait",
         unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE,
+        alerts: Alerts | None = None,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -130,6 +132,7 @@ class Ticker:
         self._max_crashes = max_crashes
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
+        self._alerts = alerts
         self._inflight = Inflight()
         self._metering = Metering(engine)
         self._runner = Runner(
@@ -249,6 +252,8 @@ class Ticker:
                 report.fired = await self._repeat(lambda: self._fire(term))
             report.promoted = await self._repeat(lambda: self._promote(term))
             report.pruned = await self._repeat(lambda: self._engine.prune(term))
+            if self._alerts is not None and not self._is_stopping:
+                await self._alerts.evaluate(term)
         finally:
             await self._engine.resign(term)
 
