@@ -34,7 +34,7 @@ NOT_OURS = (
 )
 
 NAMES = """\
-    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
+    AlertRule App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
     Dependency DoNotRetry EngineNotIncluded EnqueueMiddleware EnqueueStatus Enqueued EventLoopRunning FailedAttempt Flow
     Interval InvalidJob InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter
     JobHandle JobNotFound JobRef JobStatus Lifespan LogLine Middleware NewJob NotFound OnwardError Page
@@ -44,7 +44,7 @@ NAMES = """\
     WrongIsolation __version__ events
 """
 MEMBERS = {
-    App: "add_plugin "
+    App: "add_plugin alert "
     "archive batch batches capabilities close configure dead discover enqueue enqueue_many enqueue_middleware events "
     "flow gather include jobs metrics middleware open override queues schedule schedules sync task tasks tick usage "
     "webhook work worker workers",

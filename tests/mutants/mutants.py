@@ -4441,8 +4441,18 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a proxy is believed from anywhere",
-        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (Edit("http/authentication.py", "return any(address in network for network in proxy", "return bool(proxy"),),
         (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a cookie behind a proxy goes over plain HTTP",
+        (Edit("http/authentication.py", 'return proxy is not None and said == ["https"]', "return False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_cookie_is_secure_where_a_listed_proxy_has_tls",),
+    ),
+    Mutant(
+        "service: the actor of a change by filter is redacted",
+        (Edit("service/redaction.py", "if job.type == bulk_operation.TYPE:", "if False:"),),
+        (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
     ),
     Mutant(
         "http: a tick runs by cookie",
@@ -4467,7 +4477,7 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a cell is a formula",
-        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (Edit("service/export.py", """return f"'{text}" if""", """return f"{text}" if"""),),
         (f"{HTTP_TESTS}/test_jobs_api.py",),
     ),
     Mutant(
@@ -4490,6 +4500,60 @@ SERVER: Final = (
             ),
         ),
         (f"{HTTP_TESTS}/test_jobs_api.py::test_a_tick_is_bounded_in_time",),
+    ),
+)
+
+_ALERT_TESTS: Final = "tests/worker/test_alerts.py"
+
+ALERTS: Final = (
+    Mutant(
+        "alert: it is delivered at each evaluation",
+        (
+            Edit(
+                "worker/alerts.py",
+                "if measured.is_firing is not state.is_firing and not is_early:",
+                "if measured.is_firing:",
+            ),
+        ),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: two leaders deliver twice",
+        (Edit("webhook.py", "using(queue=rule.queue, idempotency_key=key,", "using(queue=rule.queue,"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a value about the threshold floods the receiver",
+        (Edit("worker/alerts.py", "and not is_early:", ":"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a rule looks at deliveries",
+        (Edit("alert.py", "if queue is None or queue.startswith(_OWN):", "if queue is None:"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: its events are posted to webhooks",
+        (Edit("webhook.py", 'or event.ref.queue.startswith(f"{alert.QUEUES}/")', ""),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: it is declared where nothing can be delivered",
+        (
+            Edit(
+                "app.py",
+                "        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):\n"
+                "            self.capabilities.require(feature)\n",
+                "",
+            ),
+        ),
+        (_ALERT_TESTS,),
+        engine="pgboss",
+    ),
+    Mutant(
+        "alert: a tick evaluates no rule",
+        (Edit("worker/one_shot.py", "if self._alerts is not None and not self._is_stopping:", "if False:"),),
+        (_ALERT_TESTS,),
     ),
 )
 
@@ -4616,6 +4680,7 @@ WORKER_COMMANDS: Final = (
 
 MUTANTS: Final = (
     *SERVER,
+    *ALERTS,
     *ACCESS,
     *PAUSES,
     *WORKER_COMMANDS,

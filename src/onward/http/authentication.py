@@ -84,15 +84,27 @@ def peer_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
+def is_encrypted(request: Request, proxy: TrustedProxy | None) -> bool:
+    """Whether the client's connection is encrypted: by our own TLS, or by that of a listed proxy, which says so."""
+    if request.url.scheme == "https":
+        return True
+    said = request.headers.getlist("x-forwarded-proto")
+    return proxy is not None and said == ["https"] and _is_peer(request, proxy)
+
+
+def _is_peer(request: Request, proxy: TrustedProxy) -> bool:
+    try:
+        address = ipaddress.ip_address(peer_of(request))
+    except ValueError:
+        return False
+    return any(address in network for network in proxy.networks)
+
+
 def _of_proxy(request: Request, proxy: TrustedProxy) -> Identity | None:
     names = request.headers.getlist(proxy.user_header)
     if len(names) != 1 or not names[0].strip():
         return None
-    try:
-        address = ipaddress.ip_address(peer_of(request))
-    except ValueError:
-        return None
-    if not any(address in network for network in proxy.networks):
+    if not _is_peer(request, proxy):
         return None  # anybody can send the header
     name = names[0].strip()
     return of_user(name, role=proxy.role) if proxy.identify is None else proxy.identify(name, request)

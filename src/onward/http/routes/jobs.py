@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,6 +13,7 @@ from onward.http.bodies import NDJSON, check_media_type, decode, decode_lines
 from onward.http.endpoints import JSON, Call, Endpoint, Paging, Reply, endpoint
 from onward.http.security import HEADERS
 from onward.job import Job
+from onward.service.export import csv_chunks, ndjson_chunks
 from onward.service.jobs import MAX_ENQUEUED
 from onward.service.values import (
     BulkOperation,
@@ -192,11 +191,6 @@ async def cancel_operation(call: Call) -> BulkOperation:
 
 # Export
 
-COLUMNS: Final = (
-    "id", "queue", "type", "status", "org_id", "priority", "attempts", "max_attempts", "created_at", "started_at",
-    "completed_at", "last_error", "payload", "result",
-)  # fmt: skip
-
 
 async def export(call: Call) -> Reply:
     query: ExportQuery = call.query
@@ -212,41 +206,13 @@ async def export(call: Call) -> Reply:
         }
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        async for chunk in _csv(pages) if is_csv else _ndjson(pages):
+        async for chunk in csv_chunks(pages) if is_csv else ndjson_chunks(pages):
             if not await call.services.access.is_valid(call.identity):
                 raise ConnectionAbortedError("the token was revoked")  # the rest must not look like the end
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Reply(stream=stream)
-
-
-async def _ndjson(pages: AsyncGenerator[tuple[Job, ...], None]) -> AsyncGenerator[bytes, None]:
-    encoder = msgspec.json.Encoder()
-    async for page in pages:
-        yield encoder.encode_lines(page)
-
-
-async def _csv(pages: AsyncGenerator[tuple[Job, ...], None]) -> AsyncGenerator[bytes, None]:
-    yield _rows([COLUMNS])
-    async for page in pages:
-        yield _rows([cell(getattr(job, column)) for column in COLUMNS] for job in page)
-
-
-def _rows(rows: Iterable[Iterable[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode()
-
-
-def cell(value: Any) -> str:
-    """Write a cell that no spreadsheet takes for a formula (X6)."""
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
-    if isinstance(value, dict | list):
-        text = msgspec.json.encode(value).decode()
-    return f"'{text}" if text.lstrip(" ")[:1] in {"=", "+", "-", "@", "\t", "\r", "\n", "|", "%"} else text
 
 
 def _of_one_job() -> Iterable[Endpoint]:
