@@ -639,7 +639,14 @@ LANES: Final = (
     ),
     Mutant(
         "writer: a slow disk holds loops up",
-        (Edit(f"{_PY}/writer.py", "if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:", "if False:"),),
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS\n"
+                "                    and sum(",
+                "                    sum(",
+            ),
+        ),
         (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
@@ -4436,7 +4443,7 @@ SERVER: Final = (
     ),
     Mutant(
         "http: any host is answered",
-        (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
+        (Edit("http/application.py", "            check_host(request, self._hosts)\n", ""),),
         (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),
     ),
     Mutant(
@@ -4484,6 +4491,66 @@ SERVER: Final = (
         "http: a revoked token keeps its streams",
         (Edit("http/routes/events.py", "if not await services.access.is_valid(identity):  # S2", "if False:  # S2"),),
         (f"{HTTP_TESTS}/test_events_api.py::test_revoking_a_token_ends_its_streams",),
+    ),
+    Mutant(
+        "sqlite: a lookup blocks the loop however slow the disk is",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "        if self._recent_lookup_seconds > _MAX_INLINE_COMMIT_SECONDS:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "sqlite: a failed read fails all that share its transaction",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            if len(requests) > 1:\n",
+                "            if len(requests) > 1 and self.writes:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "service: every event stream has a subscription of its own",
+        (
+            Edit(
+                "service/events.py",
+                "if (hub := self._hubs.get(loop)) is None:",
+                "if True:",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_many_event_streams_ask_the_store_no_more_than_one",),
+    ),
+    Mutant(
+        "http: head and body are sent apart",
+        (
+            Edit(
+                "http/serving.py",
+                "            if self._timer is None:\n                self._timer = self._loop.call_soon(self.send)",
+                "            self.send()",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "http: an event is held back until the answer ends",
+        (
+            Edit(
+                "http/serving.py",
+                "                self._timer = self._loop.call_soon(self.send)",
+                "                pass",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "log: a warning waits for its batch",
+        (Edit("worker/log_format.py", "record.levelno >= logging.WARNING or ", ""),),
+        ("tests/worker/test_log_format.py::test_lines_of_a_server_are_written_together_and_warnings_at_once",),
     ),
     Mutant(
         "http: a server listens anywhere without TLS",

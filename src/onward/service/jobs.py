@@ -14,10 +14,10 @@ from onward.engine.access import AuditRecord
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Changed, GroupBy, JobChange, JobFilter
 from onward.errors import Conflict, InvalidValue, JobNotFound, PermissionDenied
-from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import FINISHED
 from onward.service.identity import Identity
-from onward.service.new_jobs import new_job
+from onward.service.new_jobs import new_job, one_new_job
 from onward.service.operations import find, operation, permit
 from onward.service.scopes import narrow, sees
 from onward.service.store import Store, check_page, record
@@ -176,9 +176,10 @@ class Jobs:
     @operation("jobs.enqueue")
     async def enqueue(self, identity: Identity, request: EnqueueRequest) -> EnqueuedJob:
         """Enqueue a job. Durable when it returns."""
-        job = new_job(self._store, identity, request)
+        jobs = one_new_job(self._store, identity, request)
+        job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0]
         audit = record(identity, "jobs.enqueue", target=f"{job.queue}:{job.type}")
-        return _answer((await self._send([job], audit))[0])
+        return _answer((await self._send(jobs, audit))[0])
 
     @operation("jobs.enqueue_many")
     async def enqueue_many(self, identity: Identity, requests: Sequence[EnqueueRequest]) -> EnqueuedJobs:

@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 from onward.errors import InvalidValue
 from onward.http.bodies import NDJSON, check_media_type, decode, decode_lines
 from onward.http.endpoints import JSON, Call, Endpoint, Paging, Reply, endpoint
-from onward.http.security import HEADERS
+from onward.http.request_headers import header
+from onward.http.security import raw_headers
 from onward.job import Job
 from onward.service.export import csv_chunks, ndjson_chunks
 from onward.service.jobs import MAX_ENQUEUED
@@ -120,7 +121,7 @@ async def reveal(call: Call) -> Job:
 
 async def enqueue(call: Call) -> Reply:
     request: EnqueueRequest = call.body
-    key = call.request.headers.get("idempotency-key")
+    key = header(call.request, b"idempotency-key")
     if key is not None:
         if request.idempotency_key not in {None, key}:
             raise InvalidValue("idempotency_key", request.idempotency_key, "differs from the Idempotency-Key header")
@@ -130,7 +131,7 @@ async def enqueue(call: Call) -> Reply:
 
 
 async def enqueue_many(call: Call) -> EnqueuedJobs:
-    if "idempotency-key" in call.request.headers:
+    if header(call.request, b"idempotency-key") is not None:
         rule = "is for one job: give each job of the body its idempotency_key"
         raise InvalidValue("Idempotency-Key", "…", rule)
     if check_media_type(call.request, frozenset({JSON}) | NDJSON) in NDJSON:
@@ -200,12 +201,10 @@ async def export(call: Call) -> Reply:
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         media_type = "text/csv; charset=utf-8" if is_csv else "application/x-ndjson"
         headers = {
-            **HEADERS,
             "Content-Type": media_type,
             "Content-Disposition": f'attachment; filename="jobs.{query.format}"',
         }
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        await send({"type": "http.response.start", "status": 200, "headers": raw_headers(headers)})
         async for chunk in csv_chunks(pages) if is_csv else ndjson_chunks(pages):
             if not await call.services.access.is_valid(call.identity):
                 raise ConnectionAbortedError("the token was revoked")  # the rest must not look like the end
