@@ -13,6 +13,7 @@ Needs the extra ``onward[redis]``.
 
 from onward.app import App
 from onward.context import claim_of
+from onward.control_flow import DoNotRetry
 from onward.core import core_of
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.native import (
@@ -20,6 +21,7 @@ from onward.engines.bullmq.native import (
     BullMQ,
     Deduplication,
     Flow,
+    HandlerAccess,
     JobNode,
     KeepJobs,
     Scheduler,
@@ -39,4 +41,4 @@ def bullmq_of(app: App) -> BullMQ:
     engine = core.engine.inner
     if not isinstance(engine, BullMQEngine):
         raise InvalidValue("app", app, "must be on BullMQ: redis://…")
-    return BullMQ(engine, max_payload=core.max_payload, claim_of=claim_of)
+    return BullMQ(engine, max_payload=core.max_payload, handlers=HandlerAccess(claim_of, DoNotRetry))

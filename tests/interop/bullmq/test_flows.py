@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward import App, JobContext, JobNotFound
+from onward import App, ClaimLost, JobContext, JobNotFound
 from onward.bullmq import bullmq_of
 from onward.job import JobRef
 from onward.lifecycle import JobStatus
@@ -218,3 +218,23 @@ async def test_native_verbs_refuse_a_job_that_does_not_exist(app: App, name: str
     for verb in (bullmq_of(app).update_data, bullmq_of(app).update_progress):
         with pytest.raises(JobNotFound, match="there is no job"):
             await verb(JobRef(name, "404"), {"a": 1})
+
+
+async def test_a_handler_that_lost_its_job_cannot_let_it_wait(app: App, name: str):  # B5, X3
+    bullmq, engine = bullmq_of(app), app._core.engine
+    found: list[type[BaseException]] = []
+
+    @app.task(name="sum", queue=f"{name}-parents")
+    async def total(context: JobContext) -> None:
+        await bullmq.add(f"{name}-children", "child", {}, parent=context.ref)
+        client = engine.inner._connections.for_threads()  # type: ignore[attr-defined]
+        client.set(f"bull:{name}-parents:{context.id}:lock", "another worker")
+        try:
+            await bullmq.wait_for_children(context)
+        except ClaimLost:
+            found.append(ClaimLost)
+
+    job = await total.enqueue()
+    async with app.worker(queues=[f"{name}-parents"]):
+        await eventually(lambda: found)
+    assert (await app.jobs.get(job.ref)).status is JobStatus.RUNNING, "the other worker's"

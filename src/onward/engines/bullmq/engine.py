@@ -134,6 +134,7 @@ class BullMQEngine:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             patterns = run(self._register_prioritized(), client)
         self._prioritized = enqueue.Prioritized(patterns)
@@ -160,6 +161,7 @@ class BullMQEngine:
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> EngineInfo:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             facts = run(diagnostics.collect(self.keys), client)
         return EngineInfo(

@@ -23,7 +23,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from onward.control_flow import DoNotRetry
 from onward.engine.values import Claim, QueueChange
 from onward.engines.bullmq import enqueue, rows, schedules
 from onward.engines.bullmq.engine import BullMQEngine
@@ -75,6 +74,15 @@ class Scheduler(NamedTuple):
     data: Any
 
 
+class HandlerAccess(NamedTuple):
+    """What is known of handlers above the engine."""
+
+    claim_of: Callable[[Any], Claim]
+    """Reads the claim of a handler's context."""
+    do_not_retry: Callable[[str], Exception]
+    """Makes the exception that fails a job for good."""
+
+
 class BullMQ:
     """The verbs of one BullMQ."""
 
@@ -83,14 +91,14 @@ class BullMQ:
         engine: BullMQEngine,
         *,
         max_payload: int = MAX_PAYLOAD,
-        claim_of: Callable[[Any], Claim] | None = None,
+        handlers: HandlerAccess | None = None,
     ) -> None:
-        """``claim_of`` reads the claim of a handler's context: see :meth:`wait_for_children`."""
+        """``handlers``: for :meth:`wait_for_children`."""
         self._engine = engine
         self._keys = engine.keys
         self._prefix = engine.keys.prefix
         self._max_payload = max_payload
-        self._claim_of = claim_of
+        self._handlers = handlers
 
     def _script(self, name: str, queue: str, *values: Any) -> Plan[Any]:
         return _command(*script(name, self._keys, [self._keys.meta(queue)], *values))
@@ -219,15 +227,15 @@ class BullMQ:
             ClaimLost: the job is no longer this handler's.
             DoNotRetry: a child has failed, and its failure was to fail the parent.
         """
-        if self._claim_of is None:
+        if self._handlers is None:
             raise InvalidValue("context", context, "can only be used with bullmq_of(app)")
-        claim = self._claim_of(context)
+        claim = self._handlers.claim_of(context)
         queue, id, token, _ = claim.token
         answer = await self._engine.run_plan(self._script("wait_for_children", str(queue), id, token))
         if answer == "lost":
             raise ClaimLost(f"job {claim.ref} is no longer held by this worker")
         if answer == "failed":
-            raise DoNotRetry(f"a child of job {claim.ref} has failed")
+            raise self._handlers.do_not_retry(f"a child of job {claim.ref} has failed")
         return bool(answer == "waiting")
 
     async def remove_deduplication_key(self, queue: str, id: str) -> bool:
