@@ -778,6 +778,100 @@ LANES: Final = (
 
 SCHEDULES: Final = (
     Mutant(
+        "bullmq: Onward's workers count as Node's",
+        (Edit("engines/bullmq/queries.py", " and not each.startswith(is_ours)", ""),),
+        ("tests/interop/bullmq/test_workers.py",),
+        only="",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a queue that Node closed for a while gives jobs",
+        (
+            Edit(
+                "engines/bullmq/lua/claim.lua",
+                "queue.limited, queue.cap, queue.available = true, 0, 0",
+                "queue.limited = true",
+            ),
+        ),
+        ("tests/interop/bullmq/test_limits.py",),
+        only="closed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler that lost its job lets it wait for children",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('GET', key .. ':lock') ~= ARGV[6] then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="lost",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler waits although a child has failed",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('ZCARD', key .. ':unsuccessful') > 0 then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="child_has_failed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a job that does not exist gets data",
+        (Edit("engines/bullmq/lua/update_job.lua", "if call('EXISTS', key) == 0 then", "if false then"),),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="native_verbs_refuse",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: another database of a cluster is accepted",
+        (Edit("engines/bullmq/client_factory.py", 'if self.is_cluster and database != "0":', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="other_than_0",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: TLS to a plain port waits for the timeout",
+        (
+            Edit(
+                "engines/bullmq/client_factory.py",
+                "if _speaks_tls(host, port) or not _speaks_plain(host, port):",
+                "if True:",
+            ),
+        ),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="tls and open",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: missing rights to keys are taken for missing commands",
+        (Edit("engines/bullmq/client_factory.py", 'if "key" in str(error):', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="rights_to_keys",
+        engine="bullmq",
+    ),
+    Mutant(
+        "pg: the grants that an error names include the access tokens",
+        (Edit("pg/companion_store.py", '; revoke all on {access} from "{{user}}"\'', "'"),),
+        ("tests/engines/test_grants.py",),
+        only="suffice and pgmq",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pg: a schema name that is too long is accepted",
+        (Edit("pg/schema_name.py", "if len(name) > max_length:", "if False:"),),
+        ("tests/engines/test_grants.py",),
+        only="says_why",
+        engine="pgboss",
+    ),
+    Mutant(
         "schedule on PostgreSQL and PGMQ: a turn is fired by all who try",
         (Edit("pg/sql/schedule_fire.sql", " and next_at = onward.to_timestamp($4::bigint)", " and $4::bigint > 0"),),
         (f"{CONFORMANCE}/test_schedule_store.py",),
