@@ -166,8 +166,8 @@ class SQLiteEngine:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
                 f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. Open "
-                "your own connections to this file by onward.sqlite.connect() or onward.sqlite.prepare(), or run on each: "
-                "pragma wal_autocheckpoint = 0"
+                "your own connections to this file by onward.sqlite.connect() or onward.sqlite.prepare(), or run on "
+                "each: pragma wal_autocheckpoint = 0"
             )
         home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
         problems = () if home.is_same or not home.has_jobs else (RESTORED,)
