@@ -389,7 +389,7 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '{"name": queue.name, "next_permit_at": permit_at}',
+                '{"name": queue.name, "next_permit_at": queue.next_permit_at}',
                 '{"name": queue.name, "next_permit_at": now}',
             ),
         ),
@@ -398,7 +398,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "claims: twice the credit for a late taker",
-        (Edit(f"{_PY}/claims.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
+        (Edit("engine/limits.py", "rate.slack // MICROSECOND // 2", "rate.slack // MICROSECOND"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
@@ -406,11 +406,64 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "start_within = None if rate is None else (rate.slack / 2).total_seconds()",
+                "start_within = None if rate is None else Pace.of(rate).start_within",
                 "start_within = None",
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "limits: a permit moves away with every look at it",
+        (Edit(f"{_PY}/limits.py", "if found is not None and permit_at != found[0]:", "if False:"),),
+        ("tests/limits/test_limiter.py",),
+        only="changed_rate and sqlite",
+    ),
+    Mutant(
+        "limits: a key is taken though another is not free",
+        (Edit(f"{_PY}/limits.py", "is_free = is_free and due_in <= 0", "is_free = due_in <= 0"),),
+        ("tests/limits/test_limiter.py",),
+        only="all_or_none and sqlite",
+    ),
+    Mutant(
+        "limits: a permit that another has followed is given back",
+        (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and postgres",
+    ),
+    Mutant(
+        "limits: a lease of a clock that went back is never over",
+        (
+            Edit(
+                "pg/limits/schema.sql",
+                "where c.key = one.key and c.until > now_at + c.lease;",
+                "where false;",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="went_back and postgres",
+    ),
+    Mutant(
+        "limits: a permit in use is pruned",
+        (
+            Edit(
+                "pg/limits/__init__.py",
+                "where next_permit_at <= {_NOW} - $3::bigint",
+                "where $3::bigint > {_NOW} - {_NOW}",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="pruning and postgres",
+    ),
+    Mutant(
+        "limits: a late taker waits for a whole spacing",
+        (
+            Edit(
+                "engine/limits.py",
+                "max(permit_at, now - self.credit) + self.spacing\n            count",
+                "max(permit_at, now) + self.spacing\n            count",
+            ),
+        ),
+        ("tests/limits/test_pace.py",),
     ),
     Mutant(
         "values: slots are no further apart than the period over the count",
@@ -3752,9 +3805,8 @@ SQLITE_FILES: Final = (
         (
             Edit(
                 f"{_PY}/write_turn.py",
-                "        if self._held is None:\n            held.__exit__(None, None, None)\n"
-                "            self._lock.close()\n",
-                "        if self._held is None:\n            _Wait.kept = held\n",
+                "            held.__exit__(None, None, None)\n            self._lock.close()\n",
+                "            _Wait.kept = held  # type: ignore[attr-defined]\n",
             ),
         ),
         (f"{SQLITE}/test_application_connection.py",),
