@@ -27,6 +27,7 @@ from onward.errors import OnwardError, StoreUnavailable
 from onward.worker import log_format
 from onward.worker.serve import serve, uvloop_factory
 from onward.worker.supervisor import Supervisor, report_final_exit
+from onward.worker_options import WriteProcessPolicy
 
 log = logging.getLogger("onward.worker")
 
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     health_file: str | None = None
+    write_process: WriteProcessPolicy | None = None
 
     def given(self) -> dict[str, Any]:
         """Lay them out for :meth:`App.worker`."""

@@ -10,7 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple
 
 from onward.clock import Clock
 from onward.engine.sqlalchemy_connection import async_connection_of, sync_connection_of
@@ -21,6 +21,7 @@ from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidValue, SchemaTooOld
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _RULE: Final = (
     "must be a connection of sqlite3, SQLAlchemy or Django, or a session of SQLAlchemy, to the same database file; "
@@ -44,7 +45,7 @@ class CallerTransactions:
         self._database = database
         self._clock = clock
 
-    async def run(self, connection: object, work: Callable[[Transaction], T]) -> T:
+    async def run(self, connection: object, work: Callable[[Transaction, *Ts], T], *args: *Ts) -> T:
         """Run work in the transaction of a caller's connection, of whichever kind.
 
         Raises:
@@ -52,14 +53,14 @@ class CallerTransactions:
         """
         asynchronous = await async_connection_of(connection)
         if asynchronous is None:
-            return self.run_sync(connection, work)
-        result: T = await asynchronous.run_sync(lambda sync: self.run_sync(sync, work))
+            return self.run_sync(connection, work, *args)
+        result: T = await asynchronous.run_sync(lambda sync: self.run_sync(sync, work, *args))
         return result
 
-    def run_sync(self, connection: object, work: Callable[[Transaction], T]) -> T:
+    def run_sync(self, connection: object, work: Callable[[Transaction, *Ts], T], *args: *Ts) -> T:
         """Do the same on a connection for plain code."""
         with _joined(_caller_of(connection), self._database, self._clock) as transaction:
-            return work(transaction)
+            return work(transaction, *args)
 
 
 def _caller_of(connection: object) -> _Caller:
