@@ -6,6 +6,9 @@ import ast
 import asyncio
 import inspect
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import CodeType
 
@@ -66,3 +69,21 @@ def test_the_documentation_has_the_table_of_operations() -> None:  # S3
         for one in OPERATIONS.values()
     ]
     assert [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6] == rows
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    build = [sys.executable, "-m", "zensical", "build", "--config-file", "mkdocs.yml", "--strict"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (tmp_path / "site" / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    assert "enqueue_many" in reference
+
+
+def test_the_messages_that_troubleshooting_explains_exist() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    headings = re.findall(r"^### `(.+)`$", (ROOT / "docs/guides/troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(headings) > 10
+    assert [message for message in headings if message not in source] == []

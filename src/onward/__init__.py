@@ -3,15 +3,17 @@
 from typing import TYPE_CHECKING
 
 from onward import events
-from onward.app import App
+from onward.app import App, Lifespan
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Flow, Step
 from onward.batches.values import BatchInfo, Dependency
+from onward.blueprint import Tasks
 from onward.connection import Connection
 from onward.context import CallNext, JobContext, Middleware
 from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 from onward.cron import Cron, Interval
 from onward.engine.capabilities import Capabilities
+from onward.engine.checked import EnqueueMiddleware
 from onward.engine.values import (
     Changed,
     JobFilter,
@@ -56,7 +58,7 @@ from onward.errors import (
 )
 from onward.explain import Reason
 from onward.handle import JobHandle
-from onward.job import EnqueueStatus, FailedAttempt, Job, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, FailedAttempt, Job, JobRef, NewJob
 from onward.lifecycle import JobStatus
 from onward.metering import Usage
 from onward.schedule import Schedule
@@ -83,7 +85,9 @@ __all__ = [
     "Dependency",
     "DoNotRetry",
     "EngineNotIncluded",
+    "EnqueueMiddleware",
     "EnqueueStatus",
+    "Enqueued",
     "EventLoopRunning",
     "FailedAttempt",
     "Flow",
@@ -102,6 +106,7 @@ __all__ = [
     "JobNotFound",
     "JobRef",
     "JobStatus",
+    "Lifespan",
     "LogLine",
     "Middleware",
     "NewJob",
@@ -131,6 +136,7 @@ __all__ = [
     "StoreUnavailable",
     "Task",
     "TaskNotFound",
+    "Tasks",
     "Unsupported",
     "Usage",
     "Webhook",

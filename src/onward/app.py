@@ -7,40 +7,46 @@ Making an App connects to nothing. The store is opened by the first thing that n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+
+import msgspec
 
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Batches, Flow
 from onward.batches.values import Callbacks, NewBatch
+from onward.blueprint import Tasks, include, is_included
 from onward.clock import Clock
-from onward.config import DEFAULT_LEASE, Config, url_from
+from onward.config import DEFAULT_LEASE, Config
 from onward.connection import Connection
-from onward.context import JobContext, Middleware
+from onward.context import Middleware
 from onward.control_flow import as_duration
-from onward.core import Core, Plugin
-from onward.cron import trigger_of
+from onward.core import Core, Override, Plugin
+from onward.declarations import Declarations, ScheduleDeclaration
+from onward.discovery import modules_below
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.checked import CheckedEngine
+from onward.engine.checked import EnqueueMiddleware
 from onward.engine.contract import Engine
-from onward.engines.urls import open_engine
 from onward.errors import InvalidValue, JobError, JobNotFound, OnwardError
 from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
-from onward.handler import Executor, FailureHook, Handler, RetryRules, SuccessHook, TaskOptions, UnknownFields
+from onward.handler import Handler, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
-from onward.lifecycle import MAX_CRASHES, CrashPolicy
+from onward.lifecycle import MAX_CRASHES
 from onward.loop_thread import LoopThread
 from onward.metering import Bucket, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
-from onward.schedule import Missed, Schedule
+from onward.store_url import hide_secrets, url_of
 from onward.sync import SyncApp, SyncJobHandle
-from onward.task import AsyncTask, PlainTask, Task, queue_pattern
-from onward.validation import MAX_PAYLOAD, check_type, one_of
+from onward.task import AsyncTask, PlainTask, Task, fill_queue, queue_pattern
+from onward.validation import MAX_PAYLOAD, one_of
 from onward.webhook import Deliveries, Webhook, keys_of, networks_of
 from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy, WorkerOptions
 
@@ -51,41 +57,32 @@ if TYPE_CHECKING:
     from onward.worker.one_shot import TickReport
     from onward.worker.worker import Worker
 
-P = ParamSpec("P")
 R = TypeVar("R")
 R1 = TypeVar("R1")
 R2 = TypeVar("R2")
 R3 = TypeVar("R3")
 R4 = TypeVar("R4")
-T = TypeVar("T", bound=Task[..., Any])
 
 
-class TaskDecorator(Protocol):
-    """What ``app.task(…)`` gives: turns a function into a task."""
-
-    # What an async function gives is a coroutine, so it is a plain function too; the order of the overloads tells them
-    # apart, and that is what mypy warns of.
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
+"""Makes an async context manager around a worker's life; its value is ``context.state`` in handlers."""
 
 
-class App:
-    """Tasks on a store: ``App("sqlite:///jobs.db")``; without a URL, the one in ``ONWARD_URL``."""
+class App(Declarations):
+    """Tasks on a store: ``App("sqlite:///jobs.db")``.
+
+    Without a URL the store is resolved at the first use: by :meth:`configure`, else ``ONWARD_URL``, else the ``url`` of
+    ``[tool.onward]`` in pyproject.toml.
+    """
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Path | None = None,
         *,
         engine: Engine | None = None,
         middleware: Iterable[Middleware] = (),
+        enqueue_middleware: Iterable[EnqueueMiddleware] = (),
+        lifespan: Lifespan | None = None,
         clock: Clock | None = None,
         max_payload: int = MAX_PAYLOAD,
         lease: timedelta | float = DEFAULT_LEASE,
@@ -99,9 +96,12 @@ class App:
         """Set up an App; nothing is connected to yet.
 
         Args:
-            url: which store: see :mod:`onward.engines.urls`.
+            url: which store: see :mod:`onward.engines.urls`; a path is that of a SQLite file.
             engine: an engine made by hand, instead of a URL.
             middleware: called around every run, the first one outermost.
+            enqueue_middleware: called around every enqueue, the first one outermost.
+            lifespan: called with the App by each worker when it starts; gives an async context manager, which the
+                worker leaves when it has stopped. Its value is ``context.state`` in handlers.
             clock: the source of time, for tests: see :mod:`onward.testing`.
             max_payload: bytes of JSON that a job, or its result, may be.
             lease: time without a heartbeat after which a worker counts as dead.
@@ -116,15 +116,7 @@ class App:
             redact: names of keys whose values the server and the dashboard do not show, besides the usual ones
                 (password, secret, token, …): ``iban`` also hides ``customer_iban`` and ``customerIban`` (S6).
         """
-        if engine is None:
-            url = url or url_from()
-            engine = open_engine(url, clock=clock, events=events)
-        elif url is not None:
-            raise InvalidValue("engine", engine, "give a url or an engine, not both")
-        elif events is not None:
-            raise InvalidValue("events", events, "belongs to the engine, where one is given")
         config = Config(
-            url=url or "",
             max_payload=max_payload,
             lease=as_duration("lease", lease),
             max_crashes=max_crashes,
@@ -132,16 +124,25 @@ class App:
             unknown_task_grace=as_duration("unknown_task_grace", unknown_task_grace),
             redact=tuple(redact),
         )
-        checked = CheckedEngine(engine, max_payload=max_payload)
-        self._unknown_fields: UnknownFields = unknown_fields or (
-            "ignore" if checked.capabilities.is_shared else "refuse"
-        )
+        self._unknown_fields = unknown_fields
         self.middleware: list[Middleware] = list(middleware)
-        self._core = core = Core(checked, config, middleware=self.middleware, clock=clock)
+        self.enqueue_middleware: list[EnqueueMiddleware] = list(enqueue_middleware)
+        self._core = core = Core(
+            config,
+            middleware=self.middleware,
+            enqueue_middleware=self.enqueue_middleware,
+            clock=clock,
+            events=events,
+            lifespan=None if lifespan is None else partial(lifespan, self),
+        )
+        if engine is not None and events is not None:
+            raise InvalidValue("events", events, "belongs to the engine, where one is given")
+        if url or engine is not None:
+            self.configure(url=url, engine=engine)
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(core.tasks)
         """The tasks, by name."""
         self._webhooks: Deliveries | None = None
-        self.jobs = Jobs(core.opened, lease=config.lease, results=core.results)
+        self.jobs = Jobs(core.opened, lease=config.lease, results=lambda: core.results, loop=core.loop)
         self.dead = DeadLetters(core.opened, loop=core.loop)
         self.archive = Archive(core.opened, loop=core.loop)
         self.queues = Queues(core.opened, loop=core.loop)
@@ -150,8 +151,9 @@ class App:
         self.batches = Batches(core.opened, core.handles, loop=core.loop)
 
     def __repr__(self) -> str:
-        """Name the store."""
-        return f"<App on {self.capabilities.engine}, {len(self.tasks)} tasks>"
+        """Name the store, if it is known, and count the tasks."""
+        where = self.capabilities.engine if self._core.is_bound else "a store that is not resolved yet"
+        return f"<App on {where}, {len(self.tasks)} tasks>"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -166,6 +168,50 @@ class App:
     @property
     def _loop(self) -> LoopThread:
         return self._core.loop
+
+    # Which store
+
+    def configure(self, *, url: str | Path | None = None, engine: Engine | None = None) -> None:
+        """Set the store: ``app.configure(url=settings.jobs_url)``. Connects to nothing.
+
+        For programs that read their settings after the module of the App has been imported. The last call before the
+        first use counts.
+
+        Args:
+            url: which store: see :mod:`onward.engines.urls`; a path is that of a SQLite file.
+            engine: an engine made by hand, instead of a URL.
+
+        Raises:
+            InvalidValue: the URL names no store, or the App has opened its store already.
+            Unsupported: the store lacks what a task, schedule or webhook of the App needs.
+        """
+        if engine is not None and url is not None:
+            raise InvalidValue("engine", engine, "give a url or an engine, not both")
+        if engine is None and not url:
+            raise InvalidValue("url", url, 'give one, such as app.configure(url="sqlite:///jobs.db")')
+        if self._core.is_open:
+            rule = "cannot be set: the App has opened its store. Close the App first; in a test, use app.override(…)"
+            raise InvalidValue("url", None if url is None else hide_secrets(url_of(url)), rule)
+        self._core.bind(url, engine=engine)
+
+    def override(
+        self, url: str | Path = "sqlite://", *, engine: Engine | None = None, clock: Clock | None = None
+    ) -> Override:
+        """Use another store within a block, for a test: ``with app.override(clock=ManualClock()):``.
+
+        By default a temporary SQLite file. Holds for all threads and tasks; at the end the store is closed, and the App
+        uses its own again, as if it had not been used. Goes by ``async with`` too.
+
+        Args:
+            url: which store.
+            engine: an engine made by hand, instead of a URL.
+            clock: the source of time: see :mod:`onward.testing`.
+
+        Raises:
+            InvalidValue: the URL names no store.
+            Unsupported: the store lacks what a task, schedule or webhook of the App needs.
+        """
+        return Override(self._core, lambda: self._core.make_binding(url, engine=engine, clock=clock))
 
     # Opening and closing
 
@@ -198,206 +244,63 @@ class App:
 
     # Tasks
 
-    @overload
-    def task(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        retry: RetryRules | None = None,
-        timeout: timedelta | float | None = None,
-        dedupe: bool = False,
-        executor: Executor = "auto",
-        on_crash: CrashPolicy = "dead_letter",
-        store_result: bool = True,
-        unknown_fields: UnknownFields | None = None,
-        aliases: Mapping[str, str] | None = None,
-        whole_payload: bool = False,
-        catch_all: bool = False,
-        redact: Iterable[str] = (),
-        on_success: SuccessHook | None = None,
-        on_failure: FailureHook | None = None,
-    ) -> TaskDecorator: ...
-
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        retry: RetryRules | None = None,
-        timeout: timedelta | float | None = None,
-        dedupe: bool = False,
-        executor: Executor = "auto",
-        on_crash: CrashPolicy = "dead_letter",
-        store_result: bool = True,
-        unknown_fields: UnknownFields | None = None,
-        aliases: Mapping[str, str] | None = None,
-        whole_payload: bool = False,
-        catch_all: bool = False,
-        redact: Iterable[str] = (),
-        on_success: SuccessHook | None = None,
-        on_failure: FailureHook | None = None,
-    ) -> Any:
-        """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
-
-        Args:
-            function: an ``async def``, which runs on the event loop, or a plain ``def``, which runs on a thread.
-            name: what its jobs are called in the store; the function's own name unless given.
-            queue: where its jobs wait; ``mail/{org_id}`` gives each organisation a queue of its own.
-            priority: higher is more urgent.
-            max_attempts: the most runs a job may have; the queue's default, else 5.
-            backoff: how long to wait between them; the queue's default, else 1 s doubling up to 60 s.
-            retry: for single classes of exceptions, another backoff, or False for no retry.
-            timeout: how long one run may take. A plain function cannot be stopped: its run counts as failed, and the
-                thread is left to end by itself.
-            dedupe: while a job with the same arguments and organisation waits or runs, another enqueue adds nothing.
-            executor: ``process`` runs a plain function in a process of its own, for work that needs a whole processor.
-            on_crash: what becomes of a job that has ended ``max_crashes`` child processes, alone in each: a
-                ``dead_letter``; ``retry``, as after any failure; ``fail``; ``hold``, until a person edits its
-                ``run_at``.
-            store_result: whether what it returns is stored.
-            unknown_fields: whether keys of a payload that no argument has are ignored or make the run fail; the App's
-                setting unless given.
-            aliases: the payload's keys for arguments whose names differ, such as ``{"sender": "from"}``.
-            whole_payload: the function's one argument is the payload itself: a string, an array, a number or null too.
-            catch_all: also run jobs of the queue whose names no task has; ``context.type`` is the job's name.
-            redact: names of keys of its payload and result whose values are not shown, as ``App(redact=…)``; ``*``
-                hides all of both.
-            on_success: called with the job's :class:`JobContext` and its result after the job has completed. Plain or
-                async; called at most once, by the worker that recorded the outcome; what it raises is logged.
-            on_failure: the same, with the :class:`FailedAttempt`, after the job has failed for good or become a dead
-                letter: not after an attempt that is retried.
-
-        Raises:
-            InvalidValue: the function or an option is not such as can be kept.
-        """
-        options = TaskOptions(
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            retry=dict(retry or {}),
-            timeout=None if timeout is None else as_duration("timeout", timeout),
-            dedupe=dedupe,
-            executor=executor,
-            on_crash=on_crash,
-            store_result=store_result,
-            unknown_fields=unknown_fields or self._unknown_fields,
-            aliases=dict(aliases or {}),
-            whole_payload=whole_payload,
-            catch_all=catch_all,
-            redact=tuple(redact),
-            on_success=on_success,
-            on_failure=on_failure,
-        )
-
-        def make(function: Callable[..., Any]) -> Task[..., Any]:
-            return self._add(function, name, options)
-
-        return make if function is None else make(function)
-
-    def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any]:
-        if not callable(function):
-            raise InvalidValue("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
-        name = check_type("name", name or str(getattr(function, "__name__", type(function).__name__)))
-        if name in self.tasks:
-            other = self.tasks[name].function
-            where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
-            raise InvalidValue("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
+    def _declare_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> Task[..., Any]:
+        self._refuse_taken(name)
+        if options.unknown_fields is None and self._unknown_fields is not None:
+            options = msgspec.structs.replace(options, unknown_fields=self._unknown_fields)
         handler = Handler(function, name=name, options=options)
         task: Task[..., Any] = (AsyncTask if handler.is_async else PlainTask)(handler, self._core)
         self._core.add(task)
         return task
 
-    @overload
-    def schedule(
-        self,
-        cron: str,
-        /,
-        *,
-        timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
-        name: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Callable[[T], T]: ...
-    @overload
-    def schedule(
-        self,
-        cron: None = None,
-        /,
-        *,
-        every: timedelta,
-        missed: Literal["skip", "once", "all"] = "once",
-        name: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Callable[[T], T]: ...
-    def schedule(
-        self,
-        cron: str | None = None,
-        /,
-        *,
-        every: timedelta | None = None,
-        timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
-        name: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Callable[[T], T]:
-        """Schedule a task to run periodically: ``@app.schedule("0 6 * * mon-fri", timezone="Europe/Berlin")``.
+    def _refuse_taken(self, name: str) -> None:
+        if name in self.tasks:
+            other = self.tasks[name].function
+            where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
+            raise InvalidValue("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
 
-        Goes above ``@app.task``. Workers create the schedule in the store when they start, and change it when the code
-        has changed; one that is no longer in the code stays until it is deleted.
+    def _declare_schedule(self, declaration: ScheduleDeclaration) -> None:
+        self._core.add_schedule(declaration)
 
-        Args:
-            cron: a cron expression of five fields.
-            every: instead of it, the interval between two runs.
-            timezone: of the cron expression.
-            missed: what to do for times that passed while no worker ran: ``skip`` them, enqueue ``once`` for all of
-                them, or enqueue ``all``.
-            name: of the schedule; the task's own name unless given.
-            arguments: of the function, by name.
+    def _include_task(self, task: Task[..., Any]) -> None:
+        self._declare_task(task.function, task.name, task.options)
+
+    def include(self, *tasks: Tasks) -> None:
+        """Add the tasks and schedules of blueprints: ``app.include(mail.tasks, billing.tasks)``. Idempotent.
+
+        Tasks that a blueprint declares later are added too. Its tasks enqueue to the App that included it last.
 
         Raises:
-            InvalidValue: the expression, the time zone or an option is not valid.
-            Unsupported: the store has no schedules.
+            InvalidValue: another task has one of the names. Nothing of that blueprint was added.
+            Unsupported: the store lacks what a task needs.
         """
-        self.capabilities.require(Feature.SCHEDULES)
-        trigger = trigger_of(cron, every=every, timezone=timezone)
-        policy = one_of("missed", Missed, missed)
+        for blueprint in tasks:
+            if not isinstance(blueprint, Tasks):
+                raise InvalidValue("tasks", blueprint, "must be an onward.Tasks")
+            if not is_included(blueprint, self):
+                for name in blueprint.tasks:
+                    self._refuse_taken(name)
+            include(blueprint, self, self._core)
 
-        def declare(task: T) -> T:
-            if not isinstance(task, Task):
-                raise InvalidValue("schedule", task, "must stand above @app.task, for it takes a task")
-            called = name or task.name
-            if called in self._core.schedules:
-                raise InvalidValue("schedule", called, "is declared twice: give one of them another name=")
+    def discover(self, *packages: str, module: str = "tasks") -> list[Tasks]:
+        """Import modules that declare tasks, and include their blueprints: ``app.discover("shop")``.
 
-            def schedule() -> Schedule:  # made when it is needed: annotations may name what is defined further down
-                return Schedule(name=called, job=task.job(**(arguments or {})), trigger=trigger, missed=policy)
+        Walks each package and imports the modules called ``tasks``, at any depth, and what is below them. Goes also by
+        the name of a single module.
 
-            self._core.schedules[called] = schedule
-            return task
+        Args:
+            packages: their names, as they are imported.
+            module: the name of the modules to import.
 
-        return declare
+        Raises:
+            InvalidValue: a package has no module of that name.
+        """
+        found: dict[int, Tasks] = {}
+        for package in packages:
+            for each in modules_below(package, module):
+                found |= {id(value): value for value in vars(each).values() if isinstance(value, Tasks)}
+        self.include(*found.values())
+        return list(found.values())
 
     def webhook(
         self,
@@ -433,7 +336,7 @@ class App:
             InvalidValue: something of this cannot be kept to.
             Unsupported: the store has no webhooks.
         """
-        self.capabilities.require(Feature.WEBHOOKS)
+        self._core.require(Feature.WEBHOOKS)
         webhook = Webhook(
             name=name,
             url=url,
@@ -446,7 +349,7 @@ class App:
             tls=tls,
         )
         if self._webhooks is None:
-            self._webhooks = Deliveries(self._add, max_bytes=self._core.max_payload // 2)
+            self._webhooks = Deliveries(self._declare_task, max_bytes=self._core.max_payload // 2)
         return self._webhooks.declare(webhook)
 
     def add_plugin(self, plugin: Plugin) -> None:
@@ -468,6 +371,65 @@ class App:
         return [Relay(engine, each, deliveries.job_of, holder=holder) for each in deliveries.webhooks]
 
     # Enqueueing
+
+    async def enqueue(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: timedelta | float | None = None,
+        run_at: datetime | None = None,
+        start_by: datetime | None = None,
+        org_id: str | None = None,
+        idempotency_key: str | None = None,
+        dedupe_key: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        connection: Connection | None = None,
+    ) -> JobHandle[Any]:
+        """Store a job by the name of its task, for a worker of another program: ``app.enqueue("billing.charge", {…})``.
+
+        A payload for a task that this App has is checked against its function. Any other is stored as it is.
+
+        Args:
+            name: of the task, as the worker knows it.
+            payload: any JSON value; an object with the task's arguments. None: no arguments.
+            queue: where it waits; that of the task, if this App has it, else ``default``.
+            priority: higher is more urgent.
+            delay: how long to wait before the first run, by the store's clock.
+            run_at: when to run first, if not at once.
+            start_by: not started by then, the job is cancelled as expired.
+            org_id: the organisation that the job belongs to; fills ``{org_id}`` in the name of the queue.
+            idempotency_key: a second enqueue of this name with the same key gives back the first job.
+            dedupe_key: while a job with this key waits or runs, a second enqueue returns that one.
+            max_attempts: the most runs that there may be.
+            backoff: how long to wait between them.
+            connection: a connection of yours with a transaction open: the job exists if and only if that commits.
+
+        Raises:
+            InvalidPayload: the payload does not fit the task, or is no JSON value.
+            InvalidValue: an option breaks a rule.
+            Unsupported: the engine does not offer an option.
+        """
+        known = self.tasks.get(name)
+        template = queue or (known.options.queue if known is not None else "default")
+        job = NewJob(
+            type=name,
+            payload=self._core.encode(name, payload),
+            queue=fill_queue(template, org_id, foreign=self._core.allows_foreign_names),
+            priority=priority or (known.options.priority if known is not None else 0),
+            delay=None if delay is None else as_duration("delay", delay),
+            run_at=run_at,
+            start_by=start_by,
+            org_id=org_id,
+            idempotency_key=idempotency_key,
+            dedupe_key=dedupe_key,
+            max_attempts=max_attempts or (known.options.max_attempts if known is not None else None),
+            backoff=backoff or (known.options.backoff if known is not None else None),
+        )
+        return (await self.enqueue_many([job], connection=connection))[0]
 
     @overload
     async def enqueue_many(  # type: ignore[overload-overlap] # a tuple keeps the type of each
@@ -759,6 +721,9 @@ class App:
             declared=core.declared,
             relays=self._relays,
             catch_all=core.catch_all,
+            lifespan=core.alive,
+            limits=core.limits,
+            app_place=core.place,
         )
 
     async def work(self, **options: Unpack[WorkerOptions]) -> None:
@@ -777,7 +742,8 @@ class App:
         """
         seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
         await self.open()
-        return await self._core.ticker().tick(limit, queues=self._own_queues(), timeout=seconds)
+        async with self._core.alive() as state:
+            return await self._core.ticker(state=state).tick(limit, queues=self._own_queues(), timeout=seconds)
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # On a foreign store, a job that this app has no task for may be meant for another program's worker.

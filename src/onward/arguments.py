@@ -108,6 +108,17 @@ class Arguments:
         """The name of the parameter that takes the JobContext, if there is one."""
         return (self._shape or self._read_once()).context
 
+    @property
+    def ignores_unknown(self) -> bool:
+        """Whether keys of a payload that no argument has are ignored."""
+        return self._ignore_unknown
+
+    def ignore_unknown(self, *, on: bool) -> None:
+        """Set whether keys of a payload that no argument has are ignored, or refused."""
+        if on != self._ignore_unknown:
+            self._ignore_unknown = on
+            self._shape = None  # read again at the next use
+
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, max_size: int = validation.MAX_PAYLOAD
     ) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from onward import validation
 from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
+from onward.project_file import project_settings
 from onward.store_url import hide_secrets
 from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy
 
@@ -25,8 +26,8 @@ DEFAULT_LEASE: Final = timedelta(seconds=30)
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an App."""
 
-    url: str
-    """Which store: see :mod:`onward.engines.urls`."""
+    url: str = ""
+    """The store in use: see :mod:`onward.engines.urls`; empty as long as it is not known."""
     max_payload: int = validation.MAX_PAYLOAD
     """Bytes of JSON that a job, or its result, may be (B4)."""
     lease: timedelta = DEFAULT_LEASE
@@ -57,8 +58,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def url_from(environment: Mapping[str, str] = os.environ) -> str:
-    """Read the URL of the store from the environment."""
-    url = environment.get(URL_VARIABLE, "").strip()
+    """Read the URL of the store from the environment, or else from ``[tool.onward]`` in pyproject.toml.
+
+    Raises:
+        InvalidValue: neither has one.
+    """
+    url = environment.get(URL_VARIABLE, "").strip() or project_settings().url
     if not url:
-        raise InvalidValue("url", None, f'give one, such as App("sqlite:///jobs.db"), or set {URL_VARIABLE}')
+        rule = f'give one, such as App("sqlite:///jobs.db") or app.configure(url=…), or set {URL_VARIABLE}'
+        raise InvalidValue("url", None, f"{rule}, or url in [tool.onward] of pyproject.toml")
     return url

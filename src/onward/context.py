@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 _notes = threading.Lock()
 
+ELSEWHERE: Final = object()
+"""Stands for the value of a lifespan that another process has."""
+
 
 class RunState(msgspec.Struct, eq=False):
     """One run of one job, as its runner keeps it."""
@@ -50,6 +53,8 @@ class RunState(msgspec.Struct, eq=False):
     """The handler has tried to complete the job in a transaction in which that cannot be done."""
     progress: tuple[int, str | None] | None = None
     lines: deque[str] | None = None
+    state: Any = None
+    """The value of the App's lifespan."""
 
     @property
     def has_notes(self) -> bool:
@@ -148,6 +153,20 @@ class JobContext:
         return SyncJobContext(self)
 
     @property
+    def state(self) -> Any:
+        """The value of the App's lifespan: what ``App(lifespan=…)`` yields; None where the App has none.
+
+        Raises:
+            RuntimeError: the task has ``executor="process"``: the value belongs to the worker's process.
+        """
+        if self._run.state is ELSEWHERE:
+            raise RuntimeError(
+                'context.state belongs to the worker\'s process, and this task has executor="process": '
+                "open what it needs in the function, or at the top level of its module"
+            )
+        return self._run.state
+
+    @property
     def should_stop(self) -> bool:
         """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
 
@@ -231,10 +250,14 @@ class JobContext:
         return ClaimLost(f"job {self.ref} is no longer held by this run: roll back what it has written")
 
 
-def detached_context(type: str = "detached") -> JobContext:
-    """Make a context that belongs to no job, for calling a handler by hand: what it reports goes nowhere."""
+def detached_context(type: str = "detached", *, state: Any = None) -> JobContext:
+    """Make a context that belongs to no job, for calling a handler by hand: what it reports goes nowhere.
+
+    ``state`` is its ``context.state``.
+    """
     ref = JobRef("default", "detached")
-    return JobContext(RunState(Claim(ref=ref, token=(), type=type, payload="{}", attempts=1, started=True)))
+    claim = Claim(ref=ref, token=(), type=type, payload="{}", attempts=1, started=True)
+    return JobContext(RunState(claim, state=state))
 
 
 def trace_of(context: JobContext) -> str | None:

@@ -18,6 +18,16 @@ from cronsim import CronSim, CronSimError
 from onward.errors import InvalidValue
 
 _FIELDS: Final = 5
+_WORDS: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""The words of cron for common expressions; stores have the five fields."""
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,11 +41,20 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
     """
 
     expression: str
+    """Five fields; a word such as ``@daily`` is written out."""
     timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Write out a word."""
+        written = self.expression.strip().lower() if isinstance(self.expression, str) else ""
+        if written in _WORDS:
+            msgspec.structs.force_setattr(self, "expression", _WORDS[written])
 
     def check(self) -> None:
         """Refuse what is not such an expression, or never comes."""
         zone = _zone(self.timezone)
+        if self.expression.startswith("@"):
+            raise InvalidValue("cron", self.expression, f"is no word of cron here: there are {', '.join(_WORDS)}")
         if len(self.expression.split()) != _FIELDS:
             rule = "must have five fields (minute hour day month weekday); for seconds, give a timedelta"
             raise InvalidValue("cron", self.expression, rule)
@@ -113,11 +132,16 @@ class Interval(msgspec.Struct, frozen=True, tag="interval"):
     since: datetime = _EPOCH
 
     def __post_init__(self) -> None:
-        """Refuse what would never rest."""
-        if self.length < _SECOND:
+        """Refuse what would never end."""
+        if self.length <= timedelta(0):
             raise InvalidValue("every", self.length, "must be at least a second")
         if self.since.tzinfo is None:
             raise InvalidValue("since", self.since, "must have a time zone")
+
+    def check(self) -> None:
+        """Refuse what is too short for a new schedule; BullMQ's own may be shorter."""
+        if self.length < _SECOND:
+            raise InvalidValue("every", self.length, "must be at least a second")
 
     def __str__(self) -> str:
         """Write it for people."""
@@ -144,7 +168,9 @@ def trigger_of(cron: str | None = None, *, every: timedelta | None = None, timez
             raise InvalidValue("every", every, "must be a timedelta; a cron expression is given without a name")
         if timezone != "UTC":
             raise InvalidValue("timezone", timezone, "belongs to a cron expression: intervals are the same everywhere")
-        return Interval(every)
+        interval = Interval(every)
+        interval.check()
+        return interval
     if not isinstance(cron, str):
         raise InvalidValue("cron", cron, "must be a cron expression; give an interval as every=timedelta(…)")
     trigger = Cron(cron, timezone)

@@ -15,6 +15,7 @@ from onward import validation
 from onward.arguments import Arguments
 from onward.backoff import Backoff
 from onward.context import JobContext
+from onward.engine.values import Rate
 from onward.errors import InvalidValue
 from onward.job import FailedAttempt
 from onward.lifecycle import CrashPolicy
@@ -53,6 +54,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long one run may take. A thread cannot be stopped: see :attr:`JobContext.is_cancelled`."""
     dedupe: bool = False
     """While a job with the same arguments and organisation waits or runs, a second enqueue adds nothing (H5)."""
+    rate: Rate | None = None
+    """How often jobs of its queues start, across all workers."""
+    concurrency: int | None = None
+    """How many jobs of its queues run at once, across all workers."""
     executor: Executor = "auto"
     on_crash: CrashPolicy = "dead_letter"
     """What becomes of a job that has crashed ``max_crashes`` child processes, alone in each."""
@@ -84,6 +89,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             validation.check_at_least("max_attempts", self.max_attempts, 1)
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidValue("backoff", self.backoff, "must be a Backoff, such as Backoff.exponential(1, cap=60)")
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            raise InvalidValue("rate", self.rate, 'must be a Rate, or a text such as "600/min"')
+        if self.concurrency is not None:
+            validation.check_at_least("concurrency", self.concurrency, 1)
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise InvalidValue("timeout", self.timeout, "must be more than 0 seconds, or None for no limit")
         if self.executor not in ("auto", "thread", "process"):

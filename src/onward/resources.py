@@ -98,8 +98,10 @@ class Resource:
 class Jobs(Resource):
     """All jobs: ``app.jobs``."""
 
-    def __init__(self, opened: Opened, *, lease: timedelta, results: Results) -> None:
-        super().__init__(opened, loop=results.loop)
+    def __init__(
+        self, opened: Opened, *, lease: timedelta, results: Callable[[], Results], loop: LoopThread | None = None
+    ) -> None:
+        super().__init__(opened, loop=loop)
         self._results = results
         self._lease = lease
         """Time without a heartbeat after which a worker counts as dead."""
@@ -117,8 +119,9 @@ class Jobs(Resource):
         Raises:
             InvalidValue: it is an id alone, and several queues may have a job of that id.
         """
-        name = self._results.name_of(job) if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
-        return handle_of(name, self._results)
+        results = self._results()
+        name = results.name_of(job) if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
+        return handle_of(name, results)
 
     async def get(self, job: One) -> Job:
         """Read a job.
@@ -525,7 +528,7 @@ class Schedules(Resource):
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
     ) -> Schedule:
         """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
 
@@ -539,9 +542,12 @@ class Schedules(Resource):
 
         Raises:
             InvalidValue: the expression, the time zone or the job is not valid.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         trigger = trigger_of(cron, every=every, timezone=timezone)
-        schedule = Schedule(name=name, job=job, trigger=trigger, missed=one_of("missed", Missed, missed))
+        requested = None if missed is None else one_of("missed", Missed, missed)
+        policy = (await self._opened()).capabilities.missed_policy(requested)
+        schedule = Schedule(name=name, job=job, trigger=trigger, missed=policy)
         return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from urllib.parse import quote
 
 from onward.errors import InvalidValue
 
@@ -32,6 +34,14 @@ def hide_secrets(url: str) -> str:
         rest = _NO_PORT.sub(":…", authority) + rest[len(authority) :]
     path, found, _ = rest.partition("?")
     return f"{scheme}://{hidden}{path}{'?…' if found else ''}"
+
+
+def url_of(store: str | Path) -> str:
+    """Return the URL of a store; a path is that of a SQLite file."""
+    if isinstance(store, Path):
+        # An absolute path has a slash of its own: sqlite:////var/jobs.db.
+        return f"sqlite:///{quote(store.as_posix())}"
+    return store
 
 
 def check_credentials(url: str) -> str:

@@ -536,7 +536,7 @@ class SyncSchedules:
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
     ) -> Schedule:
         """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
 
@@ -550,6 +550,7 @@ class SyncSchedules:
 
         Raises:
             InvalidValue: the expression, the time zone or the job is not valid.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         refuse_inside_loop("app.sync.schedules.set", "await app.schedules.set(…)")
         return self._inner._loop.run(
@@ -837,6 +838,68 @@ class SyncApp:
     ) -> None:
         """Close it."""
         self._inner._aexit_sync(kind, error, trace)
+
+    def enqueue(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: timedelta | float | None = None,
+        run_at: datetime | None = None,
+        start_by: datetime | None = None,
+        org_id: str | None = None,
+        idempotency_key: str | None = None,
+        dedupe_key: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        connection: Connection | None = None,
+    ) -> SyncJobHandle[Any]:
+        """Store a job by the name of its task, for a worker of another program: ``app.enqueue("billing.charge", {…})``.
+
+        A payload for a task that this App has is checked against its function. Any other is stored as it is.
+
+        Args:
+            name: of the task, as the worker knows it.
+            payload: any JSON value; an object with the task's arguments. None: no arguments.
+            queue: where it waits; that of the task, if this App has it, else ``default``.
+            priority: higher is more urgent.
+            delay: how long to wait before the first run, by the store's clock.
+            run_at: when to run first, if not at once.
+            start_by: not started by then, the job is cancelled as expired.
+            org_id: the organisation that the job belongs to; fills ``{org_id}`` in the name of the queue.
+            idempotency_key: a second enqueue of this name with the same key gives back the first job.
+            dedupe_key: while a job with this key waits or runs, a second enqueue returns that one.
+            max_attempts: the most runs that there may be.
+            backoff: how long to wait between them.
+            connection: a connection of yours with a transaction open: the job exists if and only if that commits.
+
+        Raises:
+            InvalidPayload: the payload does not fit the task, or is no JSON value.
+            InvalidValue: an option breaks a rule.
+            Unsupported: the engine does not offer an option.
+        """
+        refuse_inside_loop("app.sync.enqueue", "await app.enqueue(…)")
+        return SyncJobHandle(
+            self._inner._loop.run(
+                lambda: self._inner.enqueue(
+                    name,
+                    payload,
+                    queue=queue,
+                    priority=priority,
+                    delay=delay,
+                    run_at=run_at,
+                    start_by=start_by,
+                    org_id=org_id,
+                    idempotency_key=idempotency_key,
+                    dedupe_key=dedupe_key,
+                    max_attempts=max_attempts,
+                    backoff=backoff,
+                    connection=connection,
+                )
+            )
+        )
 
     @overload
     def enqueue_many(

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,7 @@ from onward.connection import Connection
 from onward.context import JobContext, detached_context
 from onward.control_flow import as_duration
 from onward.engine.capabilities import Capabilities
+from onward.engine.declared_limits import ORG
 from onward.errors import InvalidValue
 from onward.handle import JobHandle, handle_of
 from onward.handler import Handler, TaskOptions
@@ -33,8 +34,6 @@ from onward.sync import SyncTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_ORG: Final = "{org_id}"
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +71,11 @@ class Sender(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
+        ...
+
+    @property
+    def allows_foreign_names(self) -> bool:
+        """Whether queues may have names of a foreign store; True as long as the store is not known."""
         ...
 
     def send(self, jobs: Sequence[NewJob], *, connection: object | None) -> Coroutine[Any, Any, list[Enqueued]]:
@@ -141,12 +145,12 @@ class Task(Generic[P, R]):
         results, name = self._sender.results, id
         if isinstance(name, str):
             queue = self.options.queue
-            is_global = self._sender.capabilities.has_global_ids or ":" in name or _ORG in queue
+            is_global = self._sender.capabilities.has_global_ids or ":" in name or ORG in queue
             name = results.name_of(name) if is_global else JobRef(queue, name)
         return handle_of(name, results, self._handler.arguments.read_result)
 
     def _check_queue(self, queue: str) -> None:
-        check_queue_template(queue, foreign=self._sender.capabilities.is_shared)
+        check_queue_template(queue, foreign=self._sender.allows_foreign_names)
 
     # Making jobs
 
@@ -296,7 +300,7 @@ class Task(Generic[P, R]):
             dedupe_key = f"{self.name}::{org_id or 'global'}"
         self._template = NewJob(
             type=self.name,
-            queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._sender.capabilities.is_shared),
+            queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._sender.allows_foreign_names),
             org_id=org_id,
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),
@@ -354,7 +358,7 @@ def handler_of(task: Task[..., Any]) -> Handler:
 def check_queue_template(queue: str, *, foreign: bool = False) -> str:
     """Refuse a queue that is neither a name nor a name with ``{org_id}`` in it."""
     if isinstance(queue, str) and ("{" in queue or "}" in queue):
-        bare = queue.replace(_ORG, "x")
+        bare = queue.replace(ORG, "x")
         if "{" in bare or "}" in bare:
             raise InvalidValue("queue", queue, "may have {org_id} in it, and nothing else in braces")
         validation.check_queue_name(bare, foreign=foreign)
@@ -365,21 +369,21 @@ def check_queue_template(queue: str, *, foreign: bool = False) -> str:
 
 def fill_queue(queue: str, org_id: str | None, *, foreign: bool = False) -> str:
     """Put the organisation into a queue's name."""
-    if not isinstance(queue, str) or _ORG not in queue:
+    if not isinstance(queue, str) or ORG not in queue:
         return queue
     if org_id is None:
         raise InvalidValue("org_id", None, f"is needed to name the queue {queue}: use using(org_id=…)")
     try:
         # One part of the path and no more: an organisation must not name its way into another one's queues.
         validation.check_queue_name(org_id.replace("/", "?"))
-        return validation.check_queue_name(queue.replace(_ORG, org_id), foreign=foreign)
+        return validation.check_queue_name(queue.replace(ORG, org_id), foreign=foreign)
     except InvalidValue as error:
         raise InvalidValue("org_id", org_id, f"cannot be part of the queue {queue}, which {error.rule}") from None
 
 
 def queue_pattern(queue: str) -> str:
     """Say where the jobs of all organisations are: ``mail/*`` for ``mail/{org_id}``."""
-    before, found, _ = queue.partition(_ORG)
+    before, found, _ = queue.partition(ORG)
     if not found:
         return queue
     parent, slash, _ = before.rpartition("/")

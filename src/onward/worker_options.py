@@ -43,6 +43,8 @@ class WorkerOptions(TypedDict, total=False):
     """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
     unknown_task_grace: timedelta
     """How long such a job is put back before it fails; 1 h."""
+    burst: bool
+    """Stop when there is no job left to run now. Delayed jobs and retries that are not due yet stay."""
     max_jobs: int | None
     """Stop after this many runs."""
     max_memory: int | None

@@ -9,20 +9,22 @@ import sys
 import pytest
 
 import onward
+import onward.sqlite
 import onward.testing
-from onward import App, Batch, Flow, JobContext, JobHandle, Task
+from onward import App, Batch, Flow, JobContext, JobHandle, Task, Tasks
 from onward.batches.resources import Batches
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 
 NOT_OURS = (
     # of Python's typing and collections
     "Any AsyncGenerator Awaitable Callable Collection Concatenate Coroutine Generator Iterable Literal Mapping None "
-    "Sequence Unpack TimeoutError SSLContext False True "
+    "Sequence Unpack TimeoutError RuntimeError Path SSLContext False True "
     # type variables, and what is returned and not named by users
     "Plugin P R T Self "
     "R_co R1 R2 R3 R4 LoopThread SyncApp SyncTask SyncJobHandle SyncJobContext SyncJobs SyncDeadLetters SyncArchive "
     "SyncQueues SyncWorkers SyncSchedules SyncBatch SyncBatches SyncFlow "
-    "UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
+    "UnsetType TaskDecorator TaskKeywords Override AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker "
+    "TickReport "
     # aliases whose members are all public
     "CrashPolicy SuccessHook FailureHook "
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
@@ -32,23 +34,25 @@ NOT_OURS = (
 )
 
 NAMES = """\
-    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron Dependency
-    DoNotRetry EngineNotIncluded EnqueueStatus EventLoopRunning FailedAttempt Flow Interval InvalidJob
-    InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle
-    JobNotFound JobRef JobStatus LogLine
-    Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
-    Retention Retry Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
-    StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
-    WorkerInfo WorkerOptions WrongIsolation __version__ events
+    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
+    Dependency DoNotRetry EngineNotIncluded EnqueueMiddleware EnqueueStatus Enqueued EventLoopRunning FailedAttempt Flow
+    Interval InvalidJob InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter
+    JobHandle JobNotFound JobRef JobStatus Lifespan LogLine Middleware NewJob NotFound OnwardError Page
+    PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason Retention Retry Schedule ScheduleNotFound
+    SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt StoreFull StoreMisconfigured
+    StoreReadOnly StoreUnavailable Task TaskNotFound Tasks Unsupported Usage Webhook WorkerInfo WorkerOptions
+    WrongIsolation __version__ events
 """
 MEMBERS = {
     App: "add_plugin "
-    "archive batch batches capabilities close dead enqueue_many events flow gather jobs metrics "
-    "middleware open queues schedule schedules sync task tasks tick usage webhook work worker workers",
+    "archive batch batches capabilities close configure dead discover enqueue enqueue_many enqueue_middleware events "
+    "flow gather include jobs metrics middleware open override queues schedule schedules sync task tasks tick usage "
+    "webhook work worker workers",
     Task: "enqueue enqueue_many function handle is_async job jobs name options sync using",
+    Tasks: "schedule task tasks",
     JobHandle: "cancel enqueue_status id info is_new ref result sync wait watch",
     JobContext: "attempt complete dependencies id log max_attempts org_id payload queue ref set_progress should_stop "
-    "sync type",
+    "state sync type",
     Batch: "add cancel dependencies flow info jobs name pause resume seal sync wait watch",
     Flow: "add chain handle start sync",
     Jobs: "cancel count delete edit explain get handle iterate list logs replay sync",
@@ -67,13 +71,14 @@ def test_these_are_the_public_names():
     assert onward.testing.__all__ == [
         "ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"
     ]  # fmt: skip
+    assert onward.sqlite.__all__ == ["Connection", "connect", "path_of", "prepare"]
     for name in (*onward.__all__, *onward.testing.__all__):
         assert hasattr(onward, name) or hasattr(onward.testing, name)
 
 
 @pytest.mark.parametrize("kind", MEMBERS, ids=lambda kind: kind.__name__)
 def test_these_are_the_public_members(kind: type):
-    made = App("sqlite://") if kind is App else kind
+    made = App("sqlite://") if kind is App else kind() if kind is Tasks else kind
     assert " ".join(name for name in dir(made) if not name.startswith("_")) == MEMBERS[kind]
 
 

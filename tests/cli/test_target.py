@@ -117,3 +117,66 @@ def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, workdir: 
 def test_a_file_that_is_no_database_is_told(cli: Cli, workdir: Path):
     (workdir / "text.db").write_text("not a database, " * 100)
     cli("jobs", "list", "--url", "sqlite:///text.db").unreachable("not an SQLite database", "try:")
+
+
+FACTORY = (
+    SHOP.replace('app = App("sqlite:///jobs.db")', "from onward import Tasks\n\napp = Tasks()")
+    + """
+
+def create_app() -> App:
+    made = App("sqlite:///made.db")
+    made.include(app)
+    return made
+
+def create_nothing() -> int:
+    return 3
+
+def create_failing() -> App:
+    raise RuntimeError("no settings")
+"""
+)
+
+
+def test_an_app_is_made_by_a_factory(cli: Cli, workdir: Path):  # X1
+    (workdir / "made_shop.py").write_text(FACTORY)
+    words = ("--app", "made_shop:create_app()")
+    cli("enqueue", "send_mail", "to=ann", *words).ok()
+    assert "1 job run, 1 completed" in cli("tick", *words).ok().out
+    assert (workdir / "made.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("create_app", "--app 'made_shop:create_app()'"),
+        ("create_nothing()", "is a int, not an onward.App"),
+        ("create_app2()", "has no 'create_app2()'"),
+        ("other()", "is not a function"),
+    ],
+)
+def test_a_factory_that_makes_no_app_is_refused(cli: Cli, workdir: Path, named: str, message: str):
+    (workdir / "made_shop.py").write_text(FACTORY)
+    cli("tick", "--app", f"made_shop:{named}").usage_error(message)
+
+
+def test_a_factory_that_fails_is_told_with_its_place(cli: Cli, workdir: Path):
+    (workdir / "made_shop.py").write_text(FACTORY)
+    cli("tick", "--app", "made_shop:create_failing()").failed(
+        "made_shop:create_failing() failed: RuntimeError: no settings", "made_shop.py, line"
+    )
+
+
+def test_the_project_file_names_app_and_store(cli: Cli, workdir: Path, monkeypatch: pytest.MonkeyPatch):  # X1
+    (workdir / "pyproject.toml").write_text('[tool.onward]\napp = "shop:app"\n')
+    cli("enqueue", "send_mail", "to=ann").ok()
+    (workdir / "inner").mkdir()
+    monkeypatch.syspath_prepend(str(workdir))
+    assert "1 job run" in cli("tick").ok().out
+    assert "jobs.db" in cli("migrate").ok().out
+    monkeypatch.setenv("ONWARD_APP", "nowhere:app")  # the environment comes before the file
+    cli("tick").usage_error("there is no module 'nowhere'")
+    monkeypatch.delenv("ONWARD_APP")
+    (workdir / "pyproject.toml").write_text('[tool.onward]\nurl = "sqlite:///of-project.db"\n')
+    assert "of-project.db" in cli("migrate").ok().out
+    (workdir / "pyproject.toml").write_text('[tool.onward]\napi = "shop:app"\n')
+    cli("migrate").usage_error("api", "[tool.onward] has app and url")

@@ -75,10 +75,36 @@ def test_queues_are_read_with_their_shares(texts, expected):
         (("--lease", "x"), "no duration"),
         (("--log", "xml"), "--log"),
         (("shop:app", "--app", "shop:app"), "given twice"),
+        (("--burst", "--reload"), "leave one of them out"),
     ],
 )
 def test_a_worker_told_nonsense_does_not_start(shop: Cli, words, message):
     shop("work", *words).usage_error(message)
+
+
+@pytest.mark.parametrize("options", [("--burst",), ("--burst", "--processes", "2", "--uvloop")])
+def test_a_burst_ends_when_no_job_is_left(shop: Cli, workdir: Path, options: tuple[str, ...]):
+    pytest.importorskip("uvloop")
+    for number in range(3):
+        shop("enqueue", "send_mail", f"to=a{number}").ok()
+    (workdir / "which.py").write_text(
+        "import asyncio\nfrom shop import app\n\n@app.task\nasync def loop() -> str:\n"
+        "    return type(asyncio.get_running_loop()).__module__\n"
+    )
+    shop("enqueue", "loop", "--app", "which:app").ok()
+    command = [sys.executable, "-m", "onward.cli", "work", "--app", "which:app", *options]
+    done = subprocess.run(command, cwd=workdir, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    jobs = shop("jobs", "list", "--json").ok().json["jobs"]
+    assert {job["status"] for job in jobs} == {"completed"}
+    assert "no jobs left" in done.stderr
+    (loop,) = [job["result"] for job in jobs if job["type"] == "loop"]
+    assert loop.startswith("uvloop") == ("--uvloop" in options)
+
+
+def test_uvloop_is_asked_for_where_it_is_not_installed(shop: Cli, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    shop("work", "--uvloop").usage_error("pip install 'onward[uvloop]'")
 
 
 def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(shop: Cli, workdir: Path):

@@ -22,7 +22,7 @@ async def why(driver: Driver, ref: JobRef) -> list[ReasonCode]:
     async def opened() -> CheckedEngine:
         return driver.engine
 
-    jobs = Jobs(opened, lease=LEASE, results=Results(driver.engine, driver.engine.open))
+    jobs = Jobs(opened, lease=LEASE, results=lambda: Results(driver.engine, driver.engine.open))
     return [reason.code for reason in await jobs.explain(ref)]
 
 

@@ -21,7 +21,7 @@ def jobs_of(driver: Driver) -> Jobs:
     async def opened() -> CheckedEngine:
         return driver.engine
 
-    return Jobs(opened, lease=LEASE, results=Results(driver.engine, driver.engine.open))
+    return Jobs(opened, lease=LEASE, results=lambda: Results(driver.engine, driver.engine.open))
 
 
 def names_of(driver: Driver, ref: JobRef) -> list[str | JobRef]:

@@ -33,7 +33,7 @@ def resources(driver: Driver) -> tuple[Jobs, DeadLetters]:
     async def opened() -> CheckedEngine:
         return driver.engine
 
-    return Jobs(opened, lease=LEASE, results=Results(driver.engine, driver.engine.open)), DeadLetters(opened)
+    return Jobs(opened, lease=LEASE, results=lambda: Results(driver.engine, driver.engine.open)), DeadLetters(opened)
 
 
 async def three(driver: Driver) -> list[JobRef]:

@@ -17,7 +17,7 @@ from onward import App
 from onward.http import asgi
 from onward.http.application import API
 from onward.service.values import TokenRequest
-from tests.http.conftest import CANARY, ROOT, make_app
+from tests.http.conftest import CANARY, ROOT, each_engine
 
 
 class Running:
@@ -35,8 +35,7 @@ class Running:
 
 
 @pytest.fixture
-async def running(tmp_path) -> AsyncIterator[Running]:
-    app = make_app(f"sqlite:///{tmp_path / 'jobs.db'}")
+async def running(app: App) -> AsyncIterator[Running]:
     application = asgi(app, max_streams=3)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(application, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
@@ -48,7 +47,6 @@ async def running(tmp_path) -> AsyncIterator[Running]:
         server.should_exit = True
         await serving
         listener.close()
-        await app.close()
 
 
 class Stream:
@@ -86,6 +84,7 @@ async def stream(
         yield Stream(answer)
 
 
+@each_engine
 async def test_events_are_streamed_and_resumed_in_the_callers_scope(running: Running):  # A5, S3
     root, mine = await running.client(), await running.client("viewer", orgs=("mine",))
     async with root, mine:

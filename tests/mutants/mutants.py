@@ -676,7 +676,7 @@ LANES: Final = (
     ),
     Mutant(
         "writer: the log is never cut back",
-        (Edit(f"{_PY}/writer.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
+        (Edit(f"{_PY}/database.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
         (f"{SQLITE}/test_checkpoints.py",),
     ),
     Mutant(
@@ -771,6 +771,80 @@ LANES: Final = (
 )
 
 SCHEDULES: Final = (
+    Mutant(
+        "schedule on PostgreSQL and PGMQ: a turn is fired by all who try",
+        (Edit("pg/sql/schedule_fire.sql", " and next_at = onward.to_timestamp($4::bigint)", " and $4::bigint > 0"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_try",
+        engine="pgmq",
+    ),
+    Mutant(
+        "schedule: an engine's missing policy for missed turns is accepted",
+        (Edit("engine/capabilities.py", "            self.require(Feature.MISSED_TURNS)\n", "            pass\n"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="engine_lacks",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule: an interval is accepted where there are cron expressions only",
+        (Edit("engine/capabilities.py", "            self.require(Feature.INTERVALS)\n", "            pass\n"),),
+        ("tests/app/test_schedules.py",),
+        only="pgboss",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: a turn has no slot",
+        (Edit("engines/pgboss/cron.py", "            singleton_seconds=60,\n", ""),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_workers and pgboss",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: Node's schedules are fired unasked",
+        (Edit("engines/pgboss/cron.py", " and (supervises or row.is_ours)", ""),),
+        ("tests/engines/pgboss/test_cron.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: the turn before a schedule was created is fired",
+        (Edit("engines/pgboss/cron.py", "since if row.created_on is None else max(since, row.created_on)", "since"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="before_its_turn",
+        engine="pgboss",
+    ),
+    Mutant(
+        "bullmq: a job that is put back takes its marker from Node's worker",
+        (
+            Edit(
+                "engines/bullmq/engine.py",
+                "            await self._listener.step_aside(queues)\n",
+                "            pass\n",
+            ),
+        ),
+        ("tests/engines/bullmq/test_idle.py",),
+        only="leaves_its_marker",
+        engine="bullmq",
+    ),
+    Mutant(
+        "schedule on BullMQ: a paused interval is due for all that passed",
+        (Edit("engines/bullmq/schedule_store.py", 'if known.schedule.paused and "every"', 'if False and "every"'),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="resumed and bullmq",
+        engine="bullmq",
+    ),
+    Mutant(
+        "schedule on BullMQ: one that moves to another queue stays in the first",
+        (
+            Edit(
+                "engines/bullmq/schedule_store.py",
+                "if known is not None and (known.queue, known.id) != (entry.queue, entry.id):",
+                "if False:",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="leaves_the_first",
+        engine="bullmq",
+    ),
     Mutant(
         "schedule: a turn is fired by all who try",
         (Edit(f"{_SQL}/schedule_fire.sql", " and next_at = :due and", " and :due and"),),
@@ -2980,7 +3054,7 @@ TRACES: Final = (
     ),
     _of_traces(
         "jobs of a batch begin anew",
-        Edit("engine/checked.py", "store.save_batch(batch, stamped.jobs,", "store.save_batch(batch, jobs,"),
+        Edit("engine/checked.py", "store.save_batch(batch, passage.jobs,", "store.save_batch(batch, jobs,"),
     ),
     _of_traces(
         "baggage stays behind",
@@ -2990,8 +3064,8 @@ TRACES: Final = (
         "the headers are those of who asked",
         Edit(
             "contrib/otel.py",
-            "            yield _Stamped(jobs, span)",
-            "            pass\n        yield _Stamped(jobs, span)",
+            "            answers = yield _with_headers(jobs, _current_headers())\n",
+            "            pass\n        answers = yield _with_headers(jobs, _current_headers())\n        if True:\n",
         ),
     ),
     _of_traces(
@@ -2999,7 +3073,11 @@ TRACES: Final = (
     ),
     _of_traces(
         "an app is traced twice",
-        Edit("contrib/otel.py", "    if core_of(app).engine.tracing is not None:\n        return\n", ""),
+        Edit(
+            "contrib/otel.py",
+            "for each in app.enqueue_middleware):\n        return\n",
+            "for each in ()):\n        return\n",
+        ),
     ),
 )
 
@@ -3222,9 +3300,15 @@ STOPPING: Final = (
     ),
     Mutant(
         "supervisor: a child that cannot work is started again",
-        (Edit("worker/supervisor.py", "if GIVE_UP < code < GIVE_UP + _MAX_CODE:", "if False:"),),
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if False:"),),
         ("tests/worker/test_supervisor.py",),
         only="cannot_work",
+    ),
+    Mutant(
+        "supervisor: an exit code alone stops the worker for good",
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if 0 < code < 10:"),),
+        ("tests/worker/test_supervisor.py",),
+        only="exit_code_alone",
     ),
     Mutant(
         "stop: a handler that swallows its cancellation outlasts the grace",
@@ -3507,7 +3591,7 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "sqlite: a transaction is begun on an autocommit connection",
-        (Edit(f"{_PY}/caller_transaction.py", "control == _LEGACY_TRANSACTION_CONTROL and ", ""),),
+        (Edit(f"{_PY}/caller_transaction.py", "control == LEGACY_TRANSACTION_CONTROL and ", ""),),
         (f"{SQLITE}/test_caller_transaction.py",),
     ),
     Mutant(
@@ -3520,6 +3604,67 @@ SQLITE_FILES: Final = (
         (Edit(f"{_PY}/database.py", "Path(os.path.realpath(path))", "Path(path).absolute()"),),
         (f"{SQLITE}/test_checkpoints.py",),
         only="symbolic_link",
+    ),
+    Mutant(
+        "sqlite: an application writes without the write lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            self._acquire()\n            if word",
+                "            if word",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="holds_the_lock",
+    ),
+    Mutant(
+        "sqlite: an application's transaction begins deferred",
+        (Edit(f"{_PY}/application_connection.py", '_DEFERRED.sub("begin immediate", sql, count=1)', "sql"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="explicit_transaction",
+    ),
+    Mutant(
+        "sqlite: an application never checkpoints",
+        (Edit(f"{_PY}/application_connection.py", "                self._checkpoint()\n", "                pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="log_short",
+    ),
+    Mutant(
+        "sqlite: an application's failed statement keeps the lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            if began and is_atomic and self.in_transaction:",
+                "            if False:",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="fails_leaves_no_lock",
+    ),
+    Mutant(
+        "sqlite: a forked child keeps its parent's write lock",
+        (Edit(f"{_PY}/application_connection.py", "        self._turn.forget()\n", "        pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="forked",
+    ),
+    Mutant(
+        "sqlite: a wait for the write lock that was given up keeps it",
+        (
+            Edit(
+                f"{_PY}/write_turn.py",
+                "        if self._held is None:\n            held.__exit__(None, None, None)\n"
+                "            self._lock.close()\n",
+                "        if self._held is None:\n            _Wait.kept = held\n",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="waits_too_long_is_told",
+    ),
+    Mutant(
+        "sqlite: sqlalchemy does not know of the transaction",
+        (Edit(f"{_PY}/caller_transaction.py", "if not connection.in_transaction():", "if False:"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="transaction_of_sqlalchemy",
     ),
 )
 
@@ -4227,8 +4372,32 @@ SERVER: Final = (
     ),
     Mutant(
         "bulk operation: a continued run forgets its count",
-        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (Edit("bulk_operation.py", "changed = changed_so_far(await engine.get(context.ref))", "changed = 0"),),
         (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a retried run on pg-boss forgets its count",
+        (
+            Edit(
+                "bulk_operation.py",
+                "changed = max(0, plan.matching - await count(engine, plan.verb, plan.which))",
+                "changed = 0",
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "bulk operation: a worker forges its record",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "   where r.value ->> 'id' = record\n", ""),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
+    ),
+    Mutant(
+        "bulk operation: a worker cannot complete its record",
+        (Edit("pg/access.py", "if operation is not None and self._access.has_roles:", "if False:"),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
     ),
     Mutant(
         "http: a cookie alone suffices",

@@ -173,3 +173,27 @@ def test_intervals_are_counted_from_their_beginning(length: timedelta, since: da
 def test_all_who_declare_an_interval_agree_on_its_turns():
     after = datetime(2026, 11, 15, 20, 1, 7, tzinfo=UTC)
     assert next(trigger_of(every=timedelta(minutes=5)).after(after)) == datetime(2026, 11, 15, 20, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("word", "fields"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+        (" @Daily ", "0 0 * * *"),
+    ],
+)
+def test_words_of_cron_are_written_out(word: str, fields: str):
+    assert trigger_of(word, timezone="Europe/Berlin") == Cron(fields, "Europe/Berlin")
+    assert Cron(word).expression == fields
+
+
+@pytest.mark.parametrize("word", ["@reboot", "@dayly"])
+def test_a_word_that_is_none_is_refused_with_those_there_are(word: str):
+    with pytest.raises(InvalidValue, match="@hourly, @daily"):
+        trigger_of(word)

@@ -135,3 +135,8 @@ def run_forever(path: str) -> None:
 def end_before_ready(_: Connection) -> None:
     """Stand for a child that the system gives no thread."""
     raise SystemExit(1)
+
+
+@app.task(executor="process")
+def read_state(context: JobContext) -> object:
+    return context.state

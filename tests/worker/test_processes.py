@@ -132,6 +132,19 @@ async def test_a_retry_comes_back_with_its_time_and_its_cause(processes: Process
     assert str(retry.value.__cause__) == "no line free"
 
 
+async def test_the_value_of_a_lifespan_stays_in_the_worker(processes: Processes):
+    with pytest.raises(RuntimeError, match='executor="process"'):
+        await processes.call(HERE, "read_state", RunState(claim(1), state="a connection"))
+
+
+async def test_a_child_reads_payloads_as_its_worker_does(processes: Processes):  # X1
+    payload = '{"one":1,"two":2,"three":3}'
+    result = await processes.call(HERE, "add", RunState(claim(1, payload=payload)), ignores_unknown=True)
+    assert result["sum"] == 3
+    with pytest.raises(Exception, match="three"):
+        await processes.call(HERE, "add", RunState(claim(1, payload=payload)))
+
+
 async def test_a_task_that_the_child_cannot_find_is_said_to_be_so(processes: Processes):
     with pytest.raises(TypeError, match="top level of an importable module"):
         await processes.call(HERE, "test_of.<locals>.inner", RunState(claim(1)))

@@ -74,7 +74,7 @@ def dev(
             os.environ[URL_VARIABLE] = DEFAULT_URL  # for App() alone; one that names its store keeps it
         path, length = target or app, _GRACE if grace is None else grace
         found = find_app(path, url, needs_tasks=True)
-        if core_of(found).config.url == "sqlite://":
+        if core_of(found).url == "sqlite://":
             raise usage_error(
                 "a store in memory cannot be shared by the worker and the server", remedy=f"use a file: {DEFAULT_URL}"
             )

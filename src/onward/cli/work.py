@@ -109,6 +109,9 @@ def work(
         int | None,
         typer.Option(min=1, help="Child processes a suspect may end before on_crash applies; 3.", show_default=False),
     ] = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Exit when no job is ready to run.", show_default=False)
+    ] = False,
     max_jobs: Annotated[
         int | None, typer.Option(min=1, help="Start a process afresh after so many jobs.", show_default=False)
     ] = None,
@@ -120,9 +123,9 @@ def work(
     ] = None,
     log_format: Annotated[LogFormat, typer.Option("--log", help="How to write the log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log.")] = LogLevel.INFO,
+    uvloop: Annotated[bool, typer.Option("--uvloop", help="Use uvloop's event loop.", show_default=False)] = False,
     reload: Annotated[
-        bool,
-        typer.Option("--reload", help="For development: start afresh when a source file changes.", show_default=False),
+        bool, typer.Option("--reload", help="Restart when a source file changes.", show_default=False)
     ] = False,
     app: AppOption = None,
     url: UrlOption = None,
@@ -132,6 +135,10 @@ def work(
     with report_errors(debug=debug):
         if app_path and app:
             raise usage_error("the app was given twice")
+        if burst and reload:
+            raise usage_error(
+                "--burst ends when no job is left, and --reload never does", remedy="leave one of them out"
+            )
         from onward.cli.worker_command import Settings, WorkerCommand, run  # noqa: PLC0415 - the other commands need no worker
 
         command = WorkerCommand(
@@ -141,6 +148,7 @@ def work(
             log_format=log_format.value,
             log_level=log_level.value.upper(),
             debug=debug,
+            uvloop=uvloop,
             settings=Settings(
                 queues=read_queues(queues, concurrency) if queues else None,
                 tasks=[name.strip() for name in ",".join(tasks).split(",")] if tasks else None,
@@ -151,6 +159,7 @@ def work(
                 poll=poll,
                 leader_lease=leader_lease,
                 max_crashes=max_crashes,
+                burst=burst or None,
                 max_jobs=max_jobs,
                 max_memory=max_memory,
                 health_file=None if health_file is None else str(health_file),

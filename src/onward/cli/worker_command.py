@@ -25,16 +25,13 @@ from onward.cli.target import find_app
 from onward.core import core_of
 from onward.errors import OnwardError, StoreUnavailable
 from onward.worker import log_format
-from onward.worker.serve import serve
-from onward.worker.supervisor import GIVE_UP, Supervisor
+from onward.worker.serve import serve, uvloop_factory
+from onward.worker.supervisor import Supervisor, report_final_exit
 
 log = logging.getLogger("onward.worker")
 
 _FLUSH_TIMEOUT: Final = timedelta(seconds=10)
 """What a child may need beyond its grace to store what its jobs have said."""
-
-
-"""Settings whose keyword of :meth:`App.worker` has another name."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     poll: timedelta | None = None
     leader_lease: timedelta | None = None
     max_crashes: int | None = None
+    burst: bool | None = None
     max_jobs: int | None = None
     max_memory: int | None = None
     health_file: str | None = None
@@ -72,6 +70,7 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     log_format: log_format.LogFormat = "text"
     log_level: str = "INFO"
     debug: bool = False
+    uvloop: bool = False
     settings: Settings = Settings()
 
     @property
@@ -91,13 +90,20 @@ def run(command: WorkerCommand) -> int:
     app = find_app(command.app, command.url, needs_tasks=True)
     # Made here even where children do the work: settings that cannot be kept are refused once, and at once.
     worker = app.worker(**command.settings.given())
+    if command.uvloop:
+        uvloop_factory()
     if command.is_supervised:
-        return serve(worker, lifespan=_opened(app))
+        return serve(worker, lifespan=_opened(app), uses_uvloop=command.uvloop)
     # A single process, too: a job that ends its process must not end the worker for good.
     if not app.tasks:
         _warn_of_no_tasks()
     each = msgspec.structs.replace(command, is_supervised=True)
-    return Supervisor(each.argv, command.processes, grace=worker.options.grace + _FLUSH_TIMEOUT).run()
+    return Supervisor(
+        each.argv,
+        command.processes,
+        grace=worker.options.grace + _FLUSH_TIMEOUT,
+        replaces_finished=not worker.options.burst,
+    ).run()
 
 
 @asynccontextmanager
@@ -129,7 +135,9 @@ def main() -> None:
             traceback.print_exc()
         failure = to_command_error(error)
         log.critical("%s", failure.cause, extra={"remedy": failure.remedy} if failure.remedy else {})
-        code = failure.code + (GIVE_UP if command.is_supervised and _is_final(error) else 0)
+        code = failure.code
+        if command.is_supervised and _is_final(error):
+            report_final_exit(code)
     sys.exit(code)
 
 

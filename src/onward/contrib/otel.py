@@ -10,7 +10,7 @@ Names and attributes follow the conventions for messaging; what those have no wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -18,13 +18,12 @@ import msgspec
 from msgspec.structs import replace
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from onward import validation
 from onward.app import App
 from onward.context import CallNext, JobContext, trace_of
 from onward.control_flow import Cancel, Snooze
-from onward.core import core_of
 from onward.job import Enqueued, NewJob, UniformJobs
 
 _SYSTEM: Final = "onward"
@@ -40,25 +39,11 @@ def instrument(app: App, *, tracer_provider: TracerProvider | None = None) -> No
         app: whose jobs to trace.
         tracer_provider: whose spans to make; by default the one that is set for the whole process.
     """
-    if core_of(app).engine.tracing is not None:
+    if any(isinstance(getattr(each, "__self__", None), _Tracing) for each in app.enqueue_middleware):
         return
     tracing = _Tracing(trace.get_tracer("onward", tracer_provider=tracer_provider))
-    core_of(app).engine.tracing = tracing.enqueuing
+    app.enqueue_middleware.insert(0, tracing.enqueuing)
     app.middleware.insert(0, tracing.run)
-
-
-class _Stamped:
-    """Jobs with the headers of a span, which is told what became of them."""
-
-    def __init__(self, jobs: Sequence[NewJob], span: Span) -> None:
-        self.jobs = _with_headers(jobs, _current_headers())
-        self._span = span
-
-    def answered(self, answers: Sequence[Enqueued]) -> None:
-        """Write down the job's id: by it, people come from a job to its trace. Many have none in common."""
-        if len(answers) == 1:
-            self._span.set_attribute("messaging.message.id", answers[0].id)
-            self._span.set_attribute("onward.enqueue.status", answers[0].enqueue_status.value)
 
 
 class _Tracing:
@@ -67,8 +52,7 @@ class _Tracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    @contextmanager
-    def enqueuing(self, jobs: Sequence[NewJob]) -> Iterator[_Stamped]:
+    def enqueuing(self, jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob], list[Enqueued], None]:
         """Make a span for an enqueue, which is the parent of what is done when its jobs run."""
         kinds = [jobs.template] if isinstance(jobs, UniformJobs) else jobs
         types, queues = {job.type for job in kinds}, {job.queue for job in kinds}
@@ -81,7 +65,10 @@ class _Tracing:
             attributes["messaging.batch.message_count"] = len(jobs)
         name = f"enqueue {next(iter(types))}" if len(types) == 1 else "enqueue"
         with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
-            yield _Stamped(jobs, span)
+            answers = yield _with_headers(jobs, _current_headers())
+            if len(answers) == 1:  # by the id, people come from a job to its trace; many jobs have none in common
+                span.set_attribute("messaging.message.id", answers[0].id)
+                span.set_attribute("onward.enqueue.status", answers[0].enqueue_status.value)
 
     async def run(self, context: JobContext, call_next: CallNext) -> Any:
         """Make a span for a run. What a handler says by raising is not an error, unless it is one."""

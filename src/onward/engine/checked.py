@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET
@@ -31,6 +31,7 @@ from onward.engine.contract import (
     UsageStore,
     WorkerCheck,
 )
+from onward.engine.declared_limits import DeclaredLimits, Limits
 from onward.engine.values import (
     Changed,
     Claim,
@@ -49,6 +50,7 @@ from onward.engine.values import (
     Page,
     QueueChange,
     QueueInfo,
+    QueueSettings,
     Settlement,
     Signal,
     Term,
@@ -56,7 +58,7 @@ from onward.engine.values import (
     WorkerCommand,
     WorkerInfo,
 )
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, OnwardError
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
@@ -76,18 +78,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 Observer = Callable[[Observation], None]
 
 
-class Stamped(Protocol):
-    """Jobs on their way into the store, and with them who they are done for."""
+EnqueueMiddleware = Callable[[Sequence[NewJob]], Generator[Sequence[NewJob], list[Enqueued], None]]
+"""Wraps every enqueue, sync and async alike: a generator function that yields the jobs once and receives the answers::
 
-    jobs: Sequence[NewJob]
+    def stamp(jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob], list[Enqueued], None]:
+        enqueued = yield [replace(job, org_id=current_org()) for job in jobs]
+        log.info("enqueued %d jobs", len(enqueued))
 
-    def answered(self, answers: Sequence[Enqueued]) -> None:
-        """Hear which jobs they have become."""
-        ...
-
-
-Tracing = Callable[[Sequence[NewJob]], AbstractContextManager[Stamped]]
-"""Stands around an enqueue, and sends along with the jobs what a trace needs to go on where they run."""
+An exception of the store, or of a middleware further in, is raised at the ``yield``.
+"""
 
 log = logging.getLogger("onward.engine")
 
@@ -95,25 +94,69 @@ log = logging.getLogger("onward.engine")
 _UNOBSERVED: Final = nullcontext()
 
 
-class _AsTheyAre:
-    """Jobs that nobody traces."""
+class _Passage:
+    """Jobs on their way through the middleware into the store, and the answers on their way back."""
+
+    __slots__ = ("answers", "jobs")
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self.jobs = jobs
+        self.answers: list[Enqueued] = []
 
-    def answered(self, answers: Sequence[Enqueued]) -> None:
-        """Nobody asks."""
+
+@contextmanager
+def _passing(middleware: Sequence[EnqueueMiddleware], passage: _Passage) -> Iterator[None]:
+    """Take jobs through the middleware, the first one outermost."""
+    if not middleware:
+        yield
+        return
+    with _passing_one(middleware[0], passage), _passing(middleware[1:], passage):
+        yield
+
+
+@contextmanager
+def _passing_one(middleware: EnqueueMiddleware, passage: _Passage) -> Iterator[None]:
+    name = getattr(middleware, "__qualname__", repr(middleware))
+    steps = middleware(passage.jobs)
+    passed = next(steps, None)
+    if passed is None or len(passed) != len(passage.jobs):
+        steps.close()
+        number = "none" if passed is None else len(passed)
+        rule = f"must yield a job for each of the {len(passage.jobs)} that it was given, and yields {number}"
+        raise InvalidValue("enqueue_middleware", name, f"{rule}; to refuse a job, raise an exception")
+    passage.jobs = passed
+    try:
+        yield
+    except BaseException as error:
+        with suppress(StopIteration):  # it may not swallow the error: there is no answer to give instead
+            steps.throw(error)
+        raise
+    try:
+        steps.send(passage.answers)
+    except StopIteration:
+        return
+    steps.close()
+    raise InvalidValue("enqueue_middleware", name, "must yield once: the jobs are enqueued already")
 
 
 class CheckedEngine:
     """An engine, with the rules kept and the verbs observed."""
 
     def __init__(
-        self, engine: Engine, *, observer: Observer | None = None, max_payload: int = validation.MAX_PAYLOAD
+        self,
+        engine: Engine,
+        *,
+        observer: Observer | None = None,
+        max_payload: int = validation.MAX_PAYLOAD,
+        enqueue_middleware: Sequence[EnqueueMiddleware] = (),
+        limits: DeclaredLimits | None = None,
     ) -> None:
         self.inner = engine
         self.observer = observer
-        self.tracing: Tracing | None = None
+        self.enqueue_middleware = enqueue_middleware
+        self._limits = DeclaredLimits() if limits is None else limits
+        self._limited: set[str] = set()
+        """Queues whose declared limits have been applied."""
         self._checks = Checks(engine.capabilities, max_payload=max_payload)
         self._foreign = engine.capabilities.is_shared
 
@@ -185,26 +228,31 @@ class CheckedEngine:
     async def enqueue(
         self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
     ) -> list[Enqueued]:
-        """See the contract. Every job is checked before the first is written."""
-        self._checks.jobs(jobs, connection)
-        if audit is None and self.observer is None and self.tracing is None:
+        """See the contract. Every job is checked before the first is written, as the middleware has left it."""
+        if self._limits and connection is None:
+            await self.apply_limits(self.limits_of(jobs))
+        if audit is None and self.observer is None and not self.enqueue_middleware:
+            self._checks.jobs(jobs, connection)
             return await self.inner.enqueue(jobs, connection=connection)
         self._checks.audit_record(audit)
-        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
-            answers = await self.inner.enqueue(stamped.jobs, connection=connection, audit=audit)
-            stamped.answered(answers)
-            return answers
+        passage = _Passage(jobs)
+        with self._passing(passage):
+            self._checks.jobs(passage.jobs, connection)
+            with self._observed("enqueue", len(jobs)):
+                passage.answers = await self.inner.enqueue(passage.jobs, connection=connection, audit=audit)
+        return passage.answers
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
-        """See the contract. Every job is checked before the first is written."""
-        self._checks.jobs(jobs, connection)
-        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
-            answers = self.inner.enqueue_sync(stamped.jobs, connection=connection)
-            stamped.answered(answers)
-            return answers
+        """See the contract. Every job is checked before the first is written, as the middleware has left it."""
+        passage = _Passage(jobs)
+        with self._passing(passage):
+            self._checks.jobs(passage.jobs, connection)
+            with self._observed("enqueue", len(jobs)):
+                passage.answers = self.inner.enqueue_sync(passage.jobs, connection=connection)
+        return passage.answers
 
-    def _stamped(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Stamped]:
-        return nullcontext(_AsTheyAre(jobs)) if self.tracing is None or not jobs else self.tracing(jobs)
+    def _passing(self, passage: _Passage) -> AbstractContextManager[None]:
+        return _passing(self.enqueue_middleware, passage) if self.enqueue_middleware and passage.jobs else _UNOBSERVED
 
     # Consumer
 
@@ -400,6 +448,44 @@ class CheckedEngine:
         with self._observed("configure"):
             return await self.inner.configure(queue, change, audit=audit)
 
+    def limits_of(self, jobs: Sequence[NewJob]) -> dict[str, Limits]:
+        """Choose the queues of jobs whose declared limits have not been applied yet."""
+        if not self._limits:
+            return {}
+        queues = {job.queue for job in ([jobs.template] if isinstance(jobs, UniformJobs) else jobs)}
+        return self._limits.limited(queues - self._limited)
+
+    async def apply_limits(self, declared: Mapping[str, Limits]) -> None:
+        """Set declared limits on queues that have none of that kind, before the first job is enqueued there.
+
+        Where that fails, the enqueue goes on: the program may have no right to it, and a worker does it too.
+        """
+        for name, limits in declared.items():
+            try:
+                found = await self.inner.queues(name)
+                change = limits.change_of(found[0].settings if found else QueueSettings(), replaces=False)
+                if change is not None:
+                    await self.inner.configure(name, change)
+            except OnwardError as error:
+                log.warning("limits of queue not set: %s", error, extra={"queue": name})
+            self._limited.add(name)
+
+    async def set_limits(self, *, replaces: bool) -> None:
+        """Set declared limits on all queues that exist, and on those that are named in full.
+
+        ``replaces``: whether limits that a queue has already are replaced; otherwise queues that were seen before are
+        left alone.
+        """
+        settings = {queue.name: queue.settings for queue in await self.inner.queues("*")}
+        declared = self._limits.limited([*self._limits.names, *settings])
+        for name, limits in declared.items():
+            if name in self._limited and not replaces:
+                continue
+            change = limits.change_of(settings.get(name, QueueSettings()), replaces=replaces)
+            if change is not None:
+                await self.inner.configure(name, change)
+            self._limited.add(name)
+
     async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
         validation.check_text("worker_id", worker_id)
@@ -452,6 +538,8 @@ class CheckedEngine:
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
         store = self._schedule_store
+        self.capabilities.check_trigger(schedule.trigger)
+        self.capabilities.missed_policy(schedule.missed)
         validation.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
             raise InvalidValue("schedule", schedule.name, "has a job with a date: each turn would have the same")
@@ -478,6 +566,7 @@ class CheckedEngine:
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         store = self._schedule_store
+        self.capabilities.require(Feature.FIRING)
         with self._observed("fire", len(firing.jobs)):
             return await store.fire(schedule, firing)
 
@@ -508,14 +597,17 @@ class CheckedEngine:
                 self._checks.job(callback)
                 if callback.batch is not None:
                     raise InvalidValue(field, callback.batch, "must belong to no batch: this one would never finish")
-        for job in [jobs.template] if isinstance(jobs, UniformJobs) else jobs:
-            if job.batch != batch.name:
-                raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
-        self._checks.jobs(jobs, connection)
-        with self._stamped(jobs) as stamped, self._observed("save_batch", len(jobs)):
-            answers = await store.save_batch(batch, stamped.jobs, connection=connection, audit=audit)
-            stamped.answered(answers)
-            return answers
+        if self._limits and connection is None:
+            await self.apply_limits(self.limits_of(jobs))
+        passage = _Passage(jobs)
+        with self._passing(passage):
+            for job in [passage.jobs.template] if isinstance(passage.jobs, UniformJobs) else passage.jobs:
+                if job.batch != batch.name:
+                    raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
+            self._checks.jobs(passage.jobs, connection)
+            with self._observed("save_batch", len(jobs)):
+                passage.answers = await store.save_batch(batch, passage.jobs, connection=connection, audit=audit)
+        return passage.answers
 
     async def batches(
         self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
@@ -693,11 +785,11 @@ class CheckedEngine:
         with self._observed("delete_session"):
             return await self.inner.delete_session(digest, audit=audit)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
         """See the contract."""
         self._checks.audit_record(record)
         with self._observed("record_audit"):
-            return await self.inner.record_audit(record)
+            return await self.inner.record_audit(record, operation=operation)
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
         """See the contract."""

@@ -402,8 +402,12 @@ class AccessStore(Protocol):
         """End a session, and answer whether there was one."""
         ...
 
-    async def record_audit(self, record: AuditRecord) -> bool:
-        """Write a record of a change that no verb carries, and answer whether it is new."""
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
+        """Write a record of a change that no verb carries, and answer whether it is new.
+
+        ``operation``: the job of the change by filter that it ends (A5). A store with roles writes this one for a
+        worker too, which may write no other: as the job has it, with the count of ``record``.
+        """
         ...
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:

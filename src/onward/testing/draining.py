@@ -27,17 +27,18 @@ async def drain(app: App, *, until_idle: bool = False, limit: int = 10_000) -> T
             "until_idle", until_idle, 'moves the clock: give the App one, App("sqlite://", clock=ManualClock())'
         )
     await app.open()
-    ticker = core_of(app).ticker()
     total = TickReport()
     steps = 0
-    while True:
-        report = await ticker.tick(limit)
-        total.add(report)
-        if total.claimed >= limit or steps >= limit:
-            raise RuntimeError(f"{total.claimed} jobs run and no end: does one enqueue or snooze itself for ever?")
-        if report.claimed:
-            continue
-        if ticker.next_in is None or not isinstance(clock, ManualClock) or not until_idle:
-            return total
-        steps += 1
-        clock.advance(timedelta(seconds=ticker.next_in) + MICROSECOND)
+    async with core_of(app).alive() as state:
+        ticker = core_of(app).ticker(state=state)
+        while True:
+            report = await ticker.tick(limit)
+            total.add(report)
+            if total.claimed >= limit or steps >= limit:
+                raise RuntimeError(f"{total.claimed} jobs run and no end: does one enqueue or snooze itself for ever?")
+            if report.claimed:
+                continue
+            if ticker.next_in is None or not isinstance(clock, ManualClock) or not until_idle:
+                return total
+            steps += 1
+            clock.advance(timedelta(seconds=ticker.next_in) + MICROSECOND)

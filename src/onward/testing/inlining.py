@@ -75,13 +75,14 @@ class _Inline:
         if not refs:
             return
         queues = tuple({ref.queue for ref in refs})
-        ticker = core_of(self._app).ticker(decide=_decide_at_once)
-        deeper = _depth.set(_depth.get() + 1)
-        try:
-            while (await ticker.tick(_TOGETHER, queues=queues)).claimed or await self._wait_for_others(refs):
-                pass
-        finally:
-            _depth.reset(deeper)
+        async with core_of(self._app).alive() as state:
+            ticker = core_of(self._app).ticker(state=state, decide=_decide_at_once)
+            deeper = _depth.set(_depth.get() + 1)
+            try:
+                while (await ticker.tick(_TOGETHER, queues=queues)).claimed or await self._wait_for_others(refs):
+                    pass
+            finally:
+                _depth.reset(deeper)
 
     async def _wait_for_others(self, refs: Sequence[JobRef]) -> bool:
         """Wait for jobs of ours that another inline enqueue, or a worker, has taken; False: there are none."""

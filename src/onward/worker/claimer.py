@@ -130,6 +130,8 @@ class Claimer:
         self._is_quiet = False
         self._closed = False
         self._has_released_running = False
+        self._found_nothing = claims_suspects
+        """Whether the last claim found no job, and none that a rate will permit."""
         self._exchange_since: float | None = None
         """Since when the store owes an answer to an exchange."""
         self._settle_since: float | None = None
@@ -223,6 +225,11 @@ class Claimer:
         is_idle = self._pool.is_idle or self._has_released_running
         is_sending = self._is_exchanging or self._settle_task is not None or self._settler.deferred_until < math.inf
         return is_idle and not self._prefetched and not self._settler and not is_sending
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is held, and the last claim found nothing to hold."""
+        return self._found_nothing and self.is_drained and not self._has_backlog and not self._is_notified
 
     # The loop
 
@@ -456,6 +463,7 @@ class Claimer:
         for held in self._inflight.add_all(claimed.claims, requested_at):
             (self._pool.waiting if held.claim.started else self._prefetched).append(held)
         self._on_claimed(claimed)
+        self._found_nothing = not claimed.claims and claimed.retry_after is None
         if len(claimed.claims) >= _size(request):
             self._has_backlog = True
         if claimed.claims:

@@ -12,13 +12,13 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from onward.clock import Clock
-from onward.config import Config
 from onward.context import Middleware
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim
@@ -51,7 +51,9 @@ class AppCore(Protocol):
     @property
     def engine(self) -> CheckedEngine: ...  # noqa: D102
     @property
-    def config(self) -> Config: ...  # noqa: D102
+    def is_bound(self) -> bool: ...  # noqa: D102
+    @property
+    def url(self) -> str: ...  # noqa: D102
     @property
     def clock(self) -> Clock | None: ...  # noqa: D102
     @property
@@ -62,6 +64,8 @@ class AppCore(Protocol):
     def catch_all(self) -> Mapping[str, Handler]: ...  # noqa: D102
     @property
     def max_payload(self) -> int: ...  # noqa: D102
+    def bind(self, url: str) -> object: ...  # noqa: D102
+    def alive(self) -> AbstractAsyncContextManager[Any]: ...  # noqa: D102
     async def open(self) -> None: ...  # noqa: D102
     async def close(self) -> None: ...  # noqa: D102
 
@@ -70,8 +74,13 @@ class AppNotFound(OnwardError):
     """The child process cannot import the App that the worker works for."""
 
 
-def locate_app(engine: CheckedEngine) -> tuple[str, str] | None:
-    """Find the module and attribute that hold the App on an engine, and its URL; None: no other process can open it."""
+def locate_app(engine: CheckedEngine, made_by: tuple[str, str] | None = None) -> tuple[str, str] | None:
+    """Find the module and attribute that hold the App on an engine, and its URL; None: no other process can open it.
+
+    ``made_by`` is the factory that made the App, ``shop:create_app()``, and the URL of its store.
+    """
+    if made_by is not None:
+        return made_by if made_by[1] != _TEMPORARY_STORE else None
     app_class = getattr(sys.modules.get("onward.app"), "App", None)
     if app_class is None:
         return None
@@ -79,8 +88,11 @@ def locate_app(engine: CheckedEngine) -> tuple[str, str] | None:
     for name, module in list(sys.modules.items()):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             # By its type: to ask a proxy object for its class, or for an attribute, may run code of others.
-            if issubclass(type(value), app_class) and _core_of(value).engine is engine:
-                found.append((f"{name}:{attribute}", _core_of(value).config.url))
+            if not issubclass(type(value), app_class):
+                continue
+            core = _core_of(value)
+            if core.is_bound and core.engine is engine:  # to ask for the engine would resolve the URL of others
+                found.append((f"{name}:{attribute}", core.url))
     # A program's main module has a name of its own in the child, and is executed there once more.
     found.sort(key=lambda place: place[0].startswith(("__main__:", "__mp_main__:")))
     return found[0] if found and found[0][1] != _TEMPORARY_STORE else None
@@ -108,11 +120,17 @@ def _execute(encoded: bytes, _send: Callable[[JobReport], None]) -> CallResponse
 
 def _load(request: IsolatedRequest) -> AppCore:
     module, _, attribute = request.app.partition(":")
-    app = getattr(importlib.import_module(module), attribute, None)
-    if app is None or _core_of(app).config.url != request.url:
-        message = f"{request.app} is not the same App when another process imports it: make it at the top level"
+    found: Any = getattr(importlib.import_module(module), attribute.removesuffix("()"), None)
+    app = found() if attribute.endswith("()") and found is not None else found
+    message = f"{request.app} is not the same App when another process imports it: make it at the top level"
+    if app is None:
         raise AppNotFound(message)
-    return _core_of(app)
+    core = _core_of(app)
+    if not core.is_bound:
+        core.bind(request.url)
+    if core.url != request.url:
+        raise AppNotFound(message)
+    return core
 
 
 def _core_of(app: Any) -> AppCore:
@@ -126,16 +144,18 @@ async def _run(core: AppCore, request: IsolatedRequest) -> Result | None:
     except StoreUnavailable:
         return Interrupted()
     try:
-        runner = Runner(
-            handlers=core.handlers,
-            catch_all=core.catch_all,
-            engine=core.engine,
-            worker_id=request.worker_id,
-            middleware=core.middleware,
-            clock=core.clock,
-            max_result=core.max_payload,
-        )
-        return await runner.run(request.claim)
+        async with core.alive() as state:
+            runner = Runner(
+                handlers=core.handlers,
+                catch_all=core.catch_all,
+                engine=core.engine,
+                worker_id=request.worker_id,
+                middleware=core.middleware,
+                clock=core.clock,
+                max_result=core.max_payload,
+                state=state,
+            )
+            return await runner.run(request.claim)
     finally:
         with contextlib.suppress(StoreUnavailable):
             await core.close()

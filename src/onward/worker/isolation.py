@@ -48,8 +48,13 @@ class IsolatedRunner:
         max_crashes: int,
         handler_for: Callable[[Claim], Handler | None],
         run_here: Callable[[Claim], Awaitable[Result | None]],
+        app_place: tuple[str, str] | None = None,
     ) -> None:
-        """``run_here`` runs a claim in this process, where no child can."""
+        """``run_here`` runs a claim in this process, where no child can.
+
+        ``app_place`` is the factory that made the App, and the URL of its store.
+        """
+        self._app_place = app_place
         self._engine = engine
         self._worker_id = worker_id
         self._max_crashes = max_crashes
@@ -82,7 +87,7 @@ class IsolatedRunner:
         self._processes.close()
 
     async def _call(self, claim: Claim) -> Result | None:
-        place = locate_app(self._engine)
+        place = locate_app(self._engine, self._app_place)
         if place is None:
             return await self._run_unisolated(
                 claim, "the App is not an attribute of a module, or its store is a temporary one"

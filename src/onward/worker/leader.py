@@ -40,6 +40,8 @@ class Leader:
         self._term: Term | None = None
         self._trusted_until = 0.0
         self._last_number = 0
+        self.is_follower = False
+        """Whether the last election went to another worker."""
 
     @property
     def term(self) -> Term | None:
@@ -58,6 +60,7 @@ class Leader:
         requested_at = asyncio.get_running_loop().time()
         previous = self._term
         self._term = await self._engine.elect(self._worker_id, lease=self._lease, current_term=previous)
+        self.is_follower = self._term is None
         if self._term is not None:
             self._trusted_until = requested_at + self._lease.total_seconds() * _TRUSTED_LEASE_FRACTION
         if previous is None and self._term is not None:

@@ -67,6 +67,8 @@ class MaintenanceLoops:
     ) -> None:
         self._leader = leader
         self._on_ready = on_ready
+        self.has_promoted = False
+        """Whether all jobs that were due when this worker started have been promoted, here or by another leader."""
         self.loops = tuple(
             Periodic(task.name, lambda task=task: self._step(task), interval=task.interval)  # type: ignore[misc]
             for task in tasks
@@ -86,12 +88,16 @@ class MaintenanceLoops:
     async def _step(self, task: MaintenanceTask) -> float | None:
         term = self._leader.term
         if term is None:
+            if task.name == "promote" and self._leader.is_follower:
+                self.has_promoted = True
             return None
         clock = asyncio.get_running_loop().time
         began = clock()
         result = await task.step(term)
         if result.queues:
             self._on_ready(result.queues)
+        if task.name == "promote" and not result.more:
+            self.has_promoted = True
         if result.changed:
             level = logging.WARNING if result.buried or task.name == "rescue" else logging.DEBUG
             fields = {

@@ -13,13 +13,14 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
+from onward.engine.declared_limits import DeclaredLimits
 from onward.engine.values import (
     ANY_TYPE,
     Claim,
@@ -40,6 +41,7 @@ from onward.worker.hooks import Hooks
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Inflight
 from onward.worker.isolation import IsolatedRunner
+from onward.worker.limit_keeper import LimitKeeper
 from onward.worker.metering import Metering
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
@@ -124,6 +126,9 @@ class Ticker:
         catch_all: Mapping[str, Handler] | None = None,
         unknown_tasks: UnknownTaskPolicy = "wait",
         unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE,
+        limits: DeclaredLimits | None = None,
+        state: Any = None,
+        app_place: tuple[str, str] | None = None,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -143,6 +148,7 @@ class Ticker:
             middleware=middleware,
             clock=clock,
             max_result=max_result,
+            state=state,
             unknown_tasks=UnknownTasks(
                 engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
             ),
@@ -161,7 +167,9 @@ class Ticker:
             max_crashes=max_crashes,
             handler_for=self._runner.handler_for,
             run_here=self._runner.run,
+            app_place=app_place,
         )
+        self._limit_keeper = LimitKeeper(engine, DeclaredLimits() if limits is None else limits)
         self._is_checked = False
         """Whether the store's settings have been checked, as a worker does when it starts."""
         self._is_stopping = False
@@ -214,6 +222,7 @@ class Ticker:
         if not self._is_checked:
             await self._engine.check_worker()
             self._is_checked = True
+        await self._limit_keeper.step()
         await self._run_maintenance(report)
         heartbeat = self._new_heartbeat()
         loop = asyncio.get_running_loop()
@@ -257,6 +266,7 @@ class Ticker:
             )
             if self._engine.capabilities.has(Feature.SCHEDULES):
                 await self._scheduler.declare()
+            if self._engine.capabilities.has(Feature.FIRING):
                 report.fired = await self._repeat(lambda: self._fire(term))
             report.promoted = await self._repeat(lambda: self._promote(term))
             report.pruned = await self._repeat(lambda: self._engine.prune(term))

@@ -42,6 +42,8 @@ class WorkerSettings:
     """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
     unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE
     """How long such a job is put back before it fails as NoHandler (O8)."""
+    burst: bool = False
+    """Stop when there is no job left to run now. Delayed jobs and retries that are not due yet stay."""
     max_jobs: int | None = None
     """Stop after so many runs, for a supervisor to start afresh."""
     max_memory: int | None = None

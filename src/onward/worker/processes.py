@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from onward import validation
-from onward.context import JobContext, RunState
+from onward.context import ELSEWHERE, JobContext, RunState
 from onward.engine.values import Claim
 from onward.errors import OnwardError
 from onward.task import Task, handler_of
@@ -46,6 +46,8 @@ class CallRequest(msgspec.Struct, frozen=True):
     module: str
     name: str
     claim: Claim
+    ignores_unknown: bool = False
+    """Whether keys of the payload that no argument has are ignored."""
 
 
 class ChildReady(msgspec.Struct, frozen=True, tag=True):
@@ -88,14 +90,16 @@ class Processes:
         self._children: set[_Child] = set()
         self._lock = threading.Lock()
 
-    async def call(self, module: str, name: str, run: RunState) -> Any:
+    async def call(self, module: str, name: str, run: RunState, *, ignores_unknown: bool = False) -> Any:
         """Run the task that ``name`` is in ``module``, in a child; what it says of its job goes to ``run``.
+
+        ``ignores_unknown``: whether keys of the payload that no argument has are ignored.
 
         Raises:
             ProcessDied: the child died under it.
             StartFailed: no child can be started now; the task was not called.
         """
-        response = await self.request(msgspec.json.encode(CallRequest(module, name, run.claim)), run)
+        response = await self.request(msgspec.json.encode(CallRequest(module, name, run.claim, ignores_unknown)), run)
         if response.error is not None:
             raise rebuild(response.error)
         return None if response.result is None else msgspec.json.decode(response.result)
@@ -294,7 +298,10 @@ def _execute(encoded: bytes, send: Callable[[JobReport], None]) -> CallResponse:
                 "define it at the top level of an importable module"
             )
             raise TypeError(message)
-        result = handler_of(task).bind(request.claim.payload)(JobContext(RunState(request.claim, on_note=send_report)))
+        handler = handler_of(task)
+        handler.arguments.ignore_unknown(on=request.ignores_unknown)
+        run = RunState(request.claim, on_note=send_report, state=ELSEWHERE)
+        result = handler.bind(request.claim.payload)(JobContext(run))
         return CallResponse(result=validation.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
         return CallResponse(error=describe(error))

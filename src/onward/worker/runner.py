@@ -127,12 +127,14 @@ class Runner:
         max_result: int = validation.MAX_PAYLOAD,
         unknown_tasks: UnknownTasks | None = None,
         on_unfit: Callable[[], None] = lambda: None,
+        state: Any = None,
     ) -> None:
         """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads.
 
         ``on_unfit`` is called for a job that another worker may be able to run: its task is not known here, or its
-        payload does not fit.
+        payload does not fit. ``state`` is the value of the App's lifespan.
         """
+        self.state = state
         self.engine = engine
         self.worker_id = worker_id
         self._handlers = handlers
@@ -172,7 +174,14 @@ class Runner:
         except InvalidValue as error:
             self._on_unfit()
             return Raised(Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)))
-        run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=slot or asyncio.current_task())
+        run = _Run(
+            claim,
+            self.engine,
+            self._encode,
+            self.note,
+            state=self.state,
+            asyncio_task=slot or asyncio.current_task(),
+        )
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
         self._runs[claim.token] = run

@@ -14,6 +14,7 @@ from typing import Any, Final
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
+from onward.engine.declared_limits import DeclaredLimits
 from onward.engine.values import ANY_TYPE, Claims, HeartbeatReply, WorkerCommand, WorkerInfo
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.handler import Handler
@@ -31,6 +32,8 @@ from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.isolation import IsolatedRunner
 from onward.worker.leader import Leader
+from onward.worker.limit_keeper import CHECK_INTERVAL as LIMIT_CHECK_INTERVAL
+from onward.worker.limit_keeper import LimitKeeper
 from onward.worker.loop_watchdog import LoopWatchdog
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.metering import Metering
@@ -63,6 +66,7 @@ _MEMORY_CHECK_INTERVAL: Final = timedelta(seconds=5)
 _DECLARE_INTERVAL: Final = timedelta(days=1)
 """Once is enough."""
 _USAGE_INTERVAL: Final = timedelta(seconds=1)
+_BURST_CHECK_INTERVAL: Final = timedelta(milliseconds=50)
 
 
 class RunningWorker:
@@ -80,6 +84,8 @@ class RunningWorker:
         scheduler: Scheduler,
         relays: Callable[[str], Sequence[Relay]],
         catch_all: Mapping[str, Handler],
+        limits: DeclaredLimits,
+        app_place: tuple[str, str] | None,
     ) -> None:
         self.worker_id = new_worker_id()
         self._relays = relays(self.worker_id)
@@ -97,6 +103,8 @@ class RunningWorker:
         self._engine = engine
         self._options = options
         self._scheduler = scheduler
+        self._limit_keeper = LimitKeeper(engine, limits)
+        self._app_place = app_place
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
         self._created_at = self._loop.time()
@@ -201,6 +209,7 @@ class RunningWorker:
             max_crashes=options.max_crashes,
             handler_for=self._runner.handler_for,
             run_here=self._runner.run,
+            app_place=self._app_place,
         )
         settler = Settler(self.inflight, self._record)
         pool = Pool(self._isolated_runner, size=size, settle=settler.add)
@@ -221,12 +230,13 @@ class RunningWorker:
 
     # Its life
 
-    async def run(self, started: asyncio.Event) -> None:
-        """Work until stopping, then stop in good order.
+    async def run(self, started: asyncio.Event, state: Any = None) -> None:
+        """Work until stopping, then stop in good order. ``state`` is the value of the App's lifespan.
 
         In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
         held for as long as a lease. Who is in a hurry says so by :meth:`force_stop`.
         """
+        self._runner.state = state
         self._check_memory_limit()
         fields = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=fields)
@@ -339,6 +349,10 @@ class RunningWorker:
             Periodic("cancellation", self._cancellation_watcher.step, interval=_RELISTEN_INTERVAL),
             Periodic("leases", self._queue_leases.step, interval=LEASE_CHECK_INTERVAL),
         ]
+        if self._limit_keeper.has_limits:
+            services.append(Periodic("limits", self._limit_keeper.step, interval=LIMIT_CHECK_INTERVAL))
+        if self._options.burst:
+            services.append(Periodic("burst", self._check_exhausted, interval=_BURST_CHECK_INTERVAL))
         has = self._engine.capabilities.has
         if has(Feature.LEADER):
             services.append(Periodic("leader", self.leader.step, interval=self.leader.interval))
@@ -374,6 +388,19 @@ class RunningWorker:
             raise InvalidValue(
                 "max_memory", limit, f"must be more than the {held} MiB that this process holds before its first job"
             )
+
+    async def _check_exhausted(self) -> None:
+        """Stop when there is no job left to run now: none is ready, and none that is due waits for its promotion."""
+        has_promoted = self._maintenance.has_promoted or not self._engine.capabilities.has(Feature.LEADER)
+        if not has_promoted or self._stopping.is_set():
+            return
+        idle = [claimer for claimer in self._claimers if not claimer.is_exhausted]
+        for claimer in idle:
+            if claimer.is_drained:
+                claimer.notify()  # look at once for what is left, not at the next poll
+        if not idle:
+            log.info("worker stopping: no jobs left", extra={"worker_id": self.worker_id})
+            self._stopping.set()
 
     async def _check_memory(self) -> None:
         memory = resident_memory()
@@ -457,7 +484,12 @@ class RunningWorker:
 
     def _run_in_process(self, invocation: Invocation) -> Awaitable[Any]:
         function = invocation.handler.function
-        return self._processes.call(function.__module__, function.__qualname__, invocation.run)
+        return self._processes.call(
+            function.__module__,
+            function.__qualname__,
+            invocation.run,
+            ignores_unknown=invocation.handler.arguments.ignores_unknown,
+        )
 
 
 async def _run_each(*steps: Callable[[], Awaitable[object]]) -> None:

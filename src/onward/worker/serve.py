@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+from onward.errors import InvalidValue
 from onward.worker.signals import stop_on_signal
 from onward.worker.worker import Worker
 
@@ -20,17 +21,23 @@ SUPERVISOR_PIPE: Final = "ONWARD_SUPERVISOR_PIPE"
 """The environment variable that names the pipe which a supervisor holds open for as long as it lives."""
 
 
-def serve(worker: Worker, *, lifespan: AbstractAsyncContextManager[object] | None = None) -> int:
+def serve(
+    worker: Worker, *, lifespan: AbstractAsyncContextManager[object] | None = None, uses_uvloop: bool = False
+) -> int:
     """Run a worker until a signal, or the death of its supervisor, stops it; answer the exit code.
 
-    ``lifespan`` is entered around the run: what opens the store and closes it.
+    ``lifespan`` is entered around the run: what opens the store and closes it. ``uses_uvloop``: on uvloop's event loop.
+
+    Raises:
+        InvalidValue: uvloop is not installed.
     """
 
     async def main() -> None:
         async with lifespan or contextlib.nullcontext():
             await worker.run()
 
-    with stop_on_signal(worker.stop), asyncio.Runner() as runner:
+    loop_factory = uvloop_factory() if uses_uvloop else None
+    with stop_on_signal(worker.stop), asyncio.Runner(loop_factory=loop_factory) as runner:
         _watch_supervisor_pipe(worker.stop)
         runner.run(main())
         if worker.unstoppable:
@@ -39,6 +46,20 @@ def serve(worker: Worker, *, lifespan: AbstractAsyncContextManager[object] | Non
             logging.shutdown()
             os._exit(0)
     return 0
+
+
+def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes an event loop of uvloop.
+
+    Raises:
+        InvalidValue: uvloop is not installed.
+    """
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise InvalidValue("uvloop", None, "is not installed: pip install 'onward[uvloop]'") from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def _watch_supervisor_pipe(stop: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ from onward.arguments import nearest
 from onward.context import Middleware
 from onward.engine.capabilities import Capabilities
 from onward.engine.checked import CheckedEngine
+from onward.engine.declared_limits import DeclaredLimits
 from onward.errors import InvalidValue, Unsupported
 from onward.handler import Handler
 from onward.schedule import Schedule
@@ -40,7 +42,9 @@ class Worker:
 
     ``maintenance_tasks`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the
     schedules that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id;
-    ``catch_all`` has the handlers of jobs whose names no task has, by the pattern of their queue;
+    ``catch_all`` has the handlers of jobs whose names no task has, by the pattern of their queue; ``lifespan`` is
+    entered around each run; ``limits`` are what the tasks declare for their queues; ``app_place`` is the
+    factory that made the App, with the URL of its store, where the App is not an attribute of a module;
     ``overrides`` are settings by name, those of :class:`~onward.worker.options.WorkerSettings`.
     """
 
@@ -55,6 +59,9 @@ class Worker:
         declared: Callable[[], Sequence[Schedule]] = tuple,
         relays: Callable[[str], Sequence[Relay]] = lambda _: (),
         catch_all: Mapping[str, Handler] | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] = contextlib.nullcontext,
+        limits: DeclaredLimits | None = None,
+        app_place: tuple[str, str] | None = None,
         **overrides: Any,
     ) -> None:
         self.options = replace(options or WorkerSettings(), **overrides)
@@ -70,6 +77,9 @@ class Worker:
         self._declared = declared
         self._relays = relays
         self._catch_all = {} if self.options.tasks else catch_all or {}
+        self._lifespan = lifespan
+        self._limits = DeclaredLimits() if limits is None else limits
+        self._app_place = app_place
         self._is_stop_requested = False
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
@@ -104,10 +114,13 @@ class Worker:
             scheduler=Scheduler(self._engine, self._declared),
             relays=self._relays,
             catch_all=self._catch_all,
+            limits=self._limits,
+            app_place=self._app_place,
         )
         try:
             if await self._running.open(started):
-                await self._run_until_stopped(self._running, started)
+                async with self._lifespan() as state:
+                    await self._run_until_stopped(self._running, started, state)
         except BaseExceptionGroup as group:
             # One part failed and took the others down: what people want to see is why.
             raise group.exceptions[0] from None
@@ -115,9 +128,9 @@ class Worker:
             self._is_running = self._is_stop_requested = False
             self._loop = self._stopping = None
 
-    async def _run_until_stopped(self, running: RunningWorker, started: asyncio.Event) -> None:
+    async def _run_until_stopped(self, running: RunningWorker, started: asyncio.Event, state: Any) -> None:
         """Wait until it has stopped, which is soon if this is cancelled."""
-        task = asyncio.create_task(running.run(started), name="onward-worker")
+        task = asyncio.create_task(running.run(started, state), name="onward-worker")
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:

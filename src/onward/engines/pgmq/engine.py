@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+import msgspec
 import psycopg
 
 from onward.engine.access import AuditRecord
@@ -18,6 +19,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -60,7 +62,9 @@ from onward.pg.open_claims import OpenClaims
 from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.schedules import ScheduleTable
 from onward.pg.store_identity import identity_of, same_store
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -106,7 +110,10 @@ CAPABILITIES: Final = Capabilities(
         Feature.PUSH: emulated(
             "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
         ),
-        Feature.SCHEDULES: absent("PGMQ has none: use pg_cron, or an app on another store of ours"),
+        Feature.SCHEDULES: emulated(_COMPANION_SCHEMA),
+        Feature.INTERVALS: emulated(_COMPANION_SCHEMA),
+        Feature.MISSED_TURNS: emulated(_COMPANION_SCHEMA),
+        Feature.FIRING: NATIVE,
         Feature.THROTTLE: absent("PGMQ has none: use one of our own stores"),
         Feature.ARCHIVE: absent("ended messages are in PGMQ's archive, and are listed as jobs from there"),
         Feature.USAGE: absent("what PGMQ keeps is its own: see pgmq.metrics"),
@@ -174,6 +181,7 @@ class PGMQEngine(AccessVerbs):
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
         self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
         self._access = AccessTables(NAME)
+        self._schedules = ScheduleTable(NAME)
         self._identity = ("", "")
         self._probe: SchemaProbe | None = None
         self._caller_transactions = caller_transaction.CallerTransactions(
@@ -526,6 +534,39 @@ class PGMQEngine(AccessVerbs):
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._drive(lambda: maintenance.prune(term, limit))
+
+    # ScheduleStore
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        return await self._drive(self._schedules.schedules)
+
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
+        """See the contract."""
+
+        def plan() -> Plan[Schedule]:
+            yield from enqueue.check_queue(schedule.job.queue, CAPABILITIES)
+            return (yield from self._schedules.save(schedule))
+
+        return await self._drive_audited(plan, audit, lambda _: 1)
+
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._drive_audited(lambda: self._schedules.delete(name), audit, int)
+
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
+        """See the contract."""
+        return await self._drive(lambda: self._schedules.due(limit))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract. PGMQ has no idempotency keys: the schedule's row is what fires a turn once."""
+        with self._notification(firing.jobs) as notification:
+
+            def add(jobs: list[NewJob]) -> Plan[list[Enqueued]]:
+                plain = [msgspec.structs.replace(job, idempotency_key=None) for job in jobs]
+                return self._enqueue_plan(plain, notification)
+
+            return await self._drive(lambda: self._schedules.fire(schedule, firing, add), atomic=True)
 
     # Driving plans
 

@@ -62,7 +62,7 @@ from onward.engines.sqlite import (
     settle,
     usage,
 )
-from onward.engines.sqlite.caller_transaction import joined
+from onward.engines.sqlite.caller_transaction import CallerTransactions
 from onward.engines.sqlite.database import SAFE_CHECKPOINT_VERSION, Database, Synchronous
 from onward.engines.sqlite.events import EventLog
 from onward.engines.sqlite.file_watcher import FileWatcher
@@ -112,6 +112,7 @@ class SQLiteEngine:
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
         self._clock = clock or SystemClock()
         self._watcher = FileWatcher(self.database)
+        self._callers = CallerTransactions(self.database, self._clock)
         self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
         self._reader = SharedConnection(self.database, self._clock, writes=False)
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
@@ -164,9 +165,9 @@ class SQLiteEngine:
         if sqlite3.sqlite_version_info < SAFE_CHECKPOINT_VERSION:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
-                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. A "
-                "connection of yours to this file, such as one given as connection=, should run: "
-                "pragma wal_autocheckpoint = 0"
+                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. Open "
+                "your own connections to this file by onward.sqlite.connect() or onward.sqlite.prepare(), or run on "
+                "each: pragma wal_autocheckpoint = 0"
             )
         home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
         problems = () if home.is_same or not home.has_jobs else (RESTORED,)
@@ -199,7 +200,7 @@ class SQLiteEngine:
         if not jobs:
             return []
         if connection is not None:
-            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
+            return await self._callers.run(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
         return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     async def _enqueue_audited(
@@ -209,7 +210,7 @@ class SQLiteEngine:
             work = access.audited(
                 lambda transaction: enqueue.enqueue(transaction, jobs) if jobs else [], audit, enqueued_count
             )
-            return await self._writer.run(work) if connection is None else self._within(connection, work)
+            return await self._writer.run(work) if connection is None else await self._callers.run(connection, work)
         item = enqueue.AuditedJobs(jobs, audit)
         return await self._writer.run_coalesced(enqueue.enqueue_all_audited, item, lambda _, __: None)
 
@@ -218,7 +219,7 @@ class SQLiteEngine:
         if not jobs:
             return []
         if connection is not None:
-            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
+            return self._callers.run_sync(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
         return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     # Consumer
@@ -237,13 +238,13 @@ class SQLiteEngine:
     async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
+            return await self._callers.run(connection, lambda transaction: settle.settle(transaction, settlements))
         return await self._writer.run(lambda transaction: settle.settle(transaction, settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
+            return self._callers.run_sync(connection, lambda transaction: settle.settle(transaction, settlements))
         return self._writer.run_sync(lambda transaction: settle.settle(transaction, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -430,7 +431,7 @@ class SQLiteEngine:
             audit,
             lambda answers: batch_count(answers, has_jobs=bool(jobs)),
         )
-        return await self._writer.run(work) if connection is None else self._within(connection, work)
+        return await self._writer.run(work) if connection is None else await self._callers.run(connection, work)
 
     async def batches(
         self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
@@ -535,7 +536,12 @@ class SQLiteEngine:
         """See the contract."""
         return await self._change(lambda transaction: access.delete_session(transaction, digest), audit, int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(
+        self,
+        record: AuditRecord,
+        *,
+        operation: JobRef | None = None,  # noqa: ARG002 - there are no roles
+    ) -> bool:
         """See the contract."""
         return bool(await self._writer.run(lambda transaction: access.record(transaction, [record])))
 
@@ -546,10 +552,3 @@ class SQLiteEngine:
     async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
         """See the contract."""
         return await self._writer.run(lambda transaction: access.prune(transaction, keep_audit, keep_sessions))
-
-    # The caller's transaction
-
-    def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
-        """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        with joined(connection, self.database, self._clock) as transaction:
-            return work(transaction)

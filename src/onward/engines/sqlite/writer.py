@@ -36,7 +36,7 @@ from typing import Any, Final, TypeVar
 
 from onward.clock import Clock
 from onward.engines.sqlite import fork_safety
-from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database, FileId, is_busy, translate
+from onward.engines.sqlite.database import COMMITS_PER_SIZE_CHECK, Database, FileId, is_busy, translate
 from onward.engines.sqlite.request_queue import MAX_GROUP_SIZE, Request, RequestQueue, deliver, resolve_futures
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_lock import WriteLock
@@ -48,7 +48,6 @@ log = logging.getLogger("onward.sqlite")
 
 _LONG_HOLD_SECONDS: Final = 1.0
 """Seconds after which a transaction of ours has kept other processes from writing for too long."""
-_COMMITS_PER_SIZE_CHECK: Final = 16
 _MAX_INLINE_IN_A_ROW: Final = 3
 """Requests that an event loop does one after the other without having had its turn."""
 _MAX_INLINE_COMMIT_SECONDS: Final = 0.002
@@ -474,17 +473,8 @@ class SharedConnection:
 
     def _checkpoint_when_due(self, connection: sqlite3.Connection) -> None:
         self._commits += 1
-        if self._commits % _COMMITS_PER_SIZE_CHECK:
-            return
-        try:
-            size = self.database.wal.stat().st_size
-        except OSError:
-            return
-        if size > WAL_SIZE_LIMIT:
-            # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it
-            # anew and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast
-            # as a file that grows.
-            connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        if self._commits % COMMITS_PER_SIZE_CHECK == 0:
+            self.database.checkpoint_when_large(connection)
 
 
 def _log_long_hold(seconds: float) -> None:

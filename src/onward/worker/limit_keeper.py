@@ -1,0 +1,37 @@
+"""Applies the limits that tasks declare to their queues.
+
+At its start a worker sets them on the queues that exist, so that a change in the code takes effect. Later it looks for
+queues of a template that other programs have created; there, limits that an operator has set stay.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from onward.engine.checked import CheckedEngine
+from onward.engine.declared_limits import DeclaredLimits
+
+CHECK_INTERVAL: Final = timedelta(seconds=5)
+"""How long a new queue of a template may be without its limits, if no App has enqueued there."""
+
+
+class LimitKeeper:
+    """Sets declared limits on queues."""
+
+    def __init__(self, engine: CheckedEngine, limits: DeclaredLimits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._is_started = False
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether any are declared."""
+        return bool(self._limits)
+
+    async def step(self) -> None:
+        """Set the limits of all queues that have not been seen yet."""
+        if not self._limits or (self._is_started and not self._limits.has_templates):
+            return
+        await self._engine.set_limits(replaces=not self._is_started)
+        self._is_started = True
