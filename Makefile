@@ -115,10 +115,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# The servers that no package registry of Python's or Node's has.
-DEBIAN := pgbouncer postgresql-15
+# The programs that no package registry of Python's or Node's has.
+DEBIAN := pgbouncer postgresql-15 wrk chromium
 $(SERVERS): $(READY)
-	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
+	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && command -v wrk && command -v chromium \
+			&& test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
 			&& export DEBIAN_FRONTEND=noninteractive && apt-get update -qq > /dev/null \
 			&& apt-get install -y -qq --no-install-recommends $(DEBIAN) > /dev/null; } \

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from onward import events
+from onward.alert import AlertRule
 from onward.app import App, Lifespan
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Flow, Step
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AlertRule",
     "App",
     "Backoff",
     "Batch",

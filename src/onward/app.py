@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
+from onward.alert import AlertRule, rule_of
+from onward.arguments import nearest
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Batches, Flow
 from onward.batches.values import Callbacks, NewBatch
@@ -352,6 +354,61 @@ class App(Declarations):
             self._webhooks = Deliveries(self._declare_task, max_bytes=self._core.max_payload // 2)
         return self._webhooks.declare(webhook)
 
+    def alert(
+        self,
+        name: str,
+        *,
+        webhook: Webhook | str,
+        oldest_ready: timedelta | float | None = None,
+        failure_rate: float | None = None,
+        dead_letters: int | None = None,
+        queues: Sequence[str] = ("*",),
+        window: timedelta | float = timedelta(minutes=5),
+        min_runs: int = 20,
+        min_interval: timedelta | float = timedelta(minutes=5),
+    ) -> AlertRule:
+        """Post to a webhook when a condition begins and ends: ``app.alert("dead", webhook=ops, dead_letters=1)``.
+
+        The leader evaluates all rules every 15 s, and so does each tick. A rule delivers ``alert.fired`` once when it
+        begins to hold and ``alert.resolved`` once when it ends, whichever worker leads. Give one condition.
+
+        Args:
+            name: of the rule; lower-case letters, digits, ``_``, ``.`` and ``-``.
+            webhook: one of this app, or its name. One for alerts alone has ``events=()``.
+            oldest_ready: fires when a ready job has waited that long, in a queue that is not paused.
+            failure_rate: fires when that share of the runs of ``window`` failed: 0.2 is one in five.
+            dead_letters: fires when there are that many.
+            queues: names and patterns; Onward's own queues are left out.
+            window: of the failure rate, between a minute and a day.
+            min_runs: fewer runs in the window have no failure rate.
+            min_interval: the shortest time between two deliveries of the rule, so that a value about the threshold
+                delivers little.
+
+        Raises:
+            InvalidValue: something of this cannot be evaluated, or there is no such webhook.
+            Unsupported: the store has no webhooks, or no usage, or no leader.
+        """
+        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):
+            self._core.require(feature)
+        target = webhook if isinstance(webhook, str) else webhook.name
+        known = [] if self._webhooks is None else [one.name for one in self._webhooks.webhooks]
+        if self._webhooks is None or target not in known:
+            raise InvalidValue("webhook", target, f"is not declared by app.webhook(…){nearest(target, known)}")
+        if name in self._core.alerts:
+            raise InvalidValue("alert", name, "is declared twice: give one of them another name")
+        rule = rule_of(
+            name,
+            target,
+            {"oldest_ready": oldest_ready, "failure_rate": failure_rate, "dead_letters": dead_letters},
+            queues=tuple(queues),
+            window=as_duration("window", window),
+            min_runs=min_runs,
+            min_interval=as_duration("min_interval", min_interval),
+        )
+        self._core.alert_job_of = self._webhooks.alert_job_of
+        self._core.alerts[name] = rule
+        return rule
+
     def add_plugin(self, plugin: Plugin) -> None:
         """Add routes and commands of your own to the server and the command line: see ``onward.service.plugins``.
 
@@ -368,7 +425,9 @@ class App(Declarations):
         deliveries, engine = self._webhooks, self._core.engine
         if deliveries is None:
             return []
-        return [Relay(engine, each, deliveries.job_of, holder=holder) for each in deliveries.webhooks]
+        # One without events is for alerts alone.
+        wanted = [each for each in deliveries.webhooks if each.event_types]
+        return [Relay(engine, each, deliveries.job_of, holder=holder) for each in wanted]
 
     # Enqueueing
 
@@ -737,6 +796,7 @@ class App(Declarations):
         from onward.worker.worker import Worker  # noqa: PLC0415 - need not load the worker
 
         core = self._core
+        alerts = core.alert_evaluation()
         settings: WorkerOptions = {
             "queues": self._own_queues(options.get("tasks", ())),
             "max_crashes": core.config.max_crashes,
@@ -756,6 +816,7 @@ class App(Declarations):
             lifespan=core.alive,
             limits=core.limits,
             app_place=core.place,
+            maintenance_tasks=() if alerts is None else (alerts.task,),
         )
 
     async def work(self, **options: Unpack[WorkerOptions]) -> None:

@@ -260,6 +260,11 @@ def detached_context(type: str = "detached", *, state: Any = None) -> JobContext
     return JobContext(RunState(claim, state=state))
 
 
+def claim_of(context: JobContext) -> Claim:
+    """Return the claim that a run rests on, for the native API of a store."""
+    return context._run.claim  # noqa: SLF001 - for onward.bullmq; no part of what handlers see
+
+
 def trace_of(context: JobContext) -> str | None:
     """Return the trace-context headers that were enqueued with the job, as a JSON object."""
     return context._run.claim.trace  # noqa: SLF001 - for contrib.otel; no part of what handlers see

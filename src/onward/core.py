@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from onward import bulk_operation
+from onward.alert import AlertRule
 from onward.arguments import nearest, to_json
 from onward.clock import Clock
 from onward.config import Config, url_from
@@ -44,6 +45,7 @@ from onward.store_url import url_of
 from onward.task import Task, check_queue_template, handler_of, queue_pattern
 
 if TYPE_CHECKING:
+    from onward.worker.alerts import Alerts
     from onward.worker.one_shot import Ticker
 
 R = TypeVar("R")
@@ -114,6 +116,10 @@ class Core:
         """The handlers of jobs whose names no task has, by the pattern of their queue."""
         self.schedules: dict[str, ScheduleDeclaration] = {}
         """The schedules that the code declares, by name."""
+        self.alerts: dict[str, AlertRule] = {}
+        """The alert rules that the code declares, by name."""
+        self.alert_job_of: Callable[[AlertRule, dict[str, Any], str], NewJob] | None = None
+        """Makes their deliveries; None: there is no webhook."""
         self.limits = DeclaredLimits()
         self.plugins: list[Plugin] = []
         self.loop = LoopThread()
@@ -450,7 +456,16 @@ class Core:
             limits=self.limits,
             state=state,
             app_place=self.place,
+            alerts=self.alert_evaluation(),
         )
+
+    def alert_evaluation(self) -> Alerts | None:
+        """Make what evaluates the alert rules; None: there are none."""
+        if not self.alerts or self.alert_job_of is None:
+            return None
+        from onward.worker.alerts import Alerts  # noqa: PLC0415 - as for the ticker
+
+        return Alerts(self.engine, self.alerts.values(), self.alert_job_of)
 
 
 class Override:

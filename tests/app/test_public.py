@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import onward
+import onward.limits
 import onward.sqlite
 import onward.testing
 from onward import App, Batch, Flow, JobContext, JobHandle, Task, Tasks
@@ -30,11 +31,13 @@ NOT_OURS = (
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
     "MappingProxyType "
     # the resources, reached by their names on an App
-    "Jobs DeadLetters Archive Schedules Batches Workers Args Raises"
+    "Jobs DeadLetters Archive Schedules Batches Workers Args Raises "
+    # of onward.limits
+    "Limit Permits"
 )
 
 NAMES = """\
-    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
+    AlertRule App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
     Dependency DoNotRetry EngineNotIncluded EnqueueMiddleware EnqueueStatus Enqueued EventLoopRunning FailedAttempt Flow
     Interval InvalidJob InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter
     JobHandle JobNotFound JobRef JobStatus Lifespan LogLine Middleware NewJob NotFound OnwardError Page
@@ -44,7 +47,7 @@ NAMES = """\
     WrongIsolation __version__ events
 """
 MEMBERS = {
-    App: "add_plugin "
+    App: "add_plugin alert "
     "archive batch batches capabilities close configure dead discover enqueue enqueue_many enqueue_middleware events "
     "flow gather include jobs metrics middleware open override queues schedule schedules sync task tasks tick usage "
     "webhook work worker workers",
@@ -62,6 +65,8 @@ MEMBERS = {
     Schedules: "delete get list pause resume run set sync",
     Batches: "delete get list sync",
     Workers: "list quiet resume stop sync",
+    onward.limits.Limiter: "give_up give_up_sync install install_sync prune prune_sync release release_sync renew "
+    "renew_sync take take_sync",
 }
 
 
@@ -71,6 +76,7 @@ def test_these_are_the_public_names():
     assert onward.testing.__all__ == [
         "ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"
     ]  # fmt: skip
+    assert onward.limits.__all__ == ["Limit", "Limiter", "Pace", "Permits", "Rate"]
     assert onward.sqlite.__all__ == ["Connection", "connect", "path_of", "prepare"]
     for name in (*onward.__all__, *onward.testing.__all__):
         assert hasattr(onward, name) or hasattr(onward.testing, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -219,3 +221,17 @@ async def test_nothing_is_sent_along_where_nobody_traces(tmp_path: Path):
             await greet.enqueue()
         (claim,) = (await app._core.engine.claim(ClaimRequest(worker_id="w"))).claims
         assert claim.trace is None
+
+
+def test_without_the_extra_the_error_names_it():
+    program = (
+        "import sys\n"
+        "for name in [name for name in sys.modules if name.startswith('opentelemetry')]: del sys.modules[name]\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "try:\n"
+        "    import onward.contrib.otel\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error, error.name)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "onward.contrib.otel needs OpenTelemetry: pip install 'onward[otel]' opentelemetry\n"

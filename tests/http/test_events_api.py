@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from onward import App
 from onward.http import asgi
@@ -31,15 +32,16 @@ class Running:
     async def client(self, role: str = "admin", **fields: Any) -> httpx.AsyncClient:
         new = await self.services.access.create_token(ROOT, TokenRequest(name=role, role=role, **fields))  # type: ignore[arg-type]
         headers = {"Authorization": f"Bearer {new.secret}", "X-Token-Id": new.token.id}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, limits=limits)
 
 
-@pytest.fixture
-async def running(app: App) -> AsyncIterator[Running]:
-    application = asgi(app, max_streams=3)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(application, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+@contextlib.asynccontextmanager
+async def serve(app: App, application: Starlette, **options: Any) -> AsyncIterator[Running]:
+    """Serve an application on a socket of the loopback interface, by uvicorn."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    own: dict[str, Any] = {"log_level": "critical", "lifespan": "on", "timeout_graceful_shutdown": 1, **options}
+    server = uvicorn.Server(uvicorn.Config(application, **own))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield Running(app, f"http://127.0.0.1:{listener.getsockname()[1]}", application.state.onward.services)
@@ -47,6 +49,12 @@ async def running(app: App) -> AsyncIterator[Running]:
         server.should_exit = True
         await serving
         listener.close()
+
+
+@pytest.fixture
+async def running(app: App) -> AsyncIterator[Running]:
+    async with serve(app, asgi(app, max_streams=3)) as found:
+        yield found
 
 
 class Stream:

@@ -13,6 +13,7 @@ from onward import JobStatus
 from onward.engine.capabilities import Feature
 from onward.http import decode_name, encode_name
 from onward.http.application import API
+from onward.service import export
 from tests.http.conftest import CANARY, ROOT, all_engines, each_engine, finished, job_url
 
 
@@ -171,9 +172,7 @@ async def test_exports_are_safe_to_open(client, server, case):  # X6, S6
      (None, ""), (5, "5"), (-5, "'-5")],
 )  # fmt: skip
 def test_a_cell_is_no_formula(text, cell):  # X6
-    from onward.http.routes import jobs  # noqa: PLC0415
-
-    assert jobs.cell(text) == cell
+    assert export.cell(text) == cell
 
 
 @each_engine

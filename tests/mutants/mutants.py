@@ -390,7 +390,7 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '{"name": queue.name, "next_permit_at": permit_at}',
+                '{"name": queue.name, "next_permit_at": queue.next_permit_at}',
                 '{"name": queue.name, "next_permit_at": now}',
             ),
         ),
@@ -399,7 +399,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "claims: twice the credit for a late taker",
-        (Edit(f"{_PY}/claims.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
+        (Edit("engine/limits.py", "rate.slack // MICROSECOND // 2", "rate.slack // MICROSECOND"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
@@ -407,11 +407,64 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "start_within = None if rate is None else (rate.slack / 2).total_seconds()",
+                "start_within = None if rate is None else Pace.of(rate).start_within",
                 "start_within = None",
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "limits: a permit moves away with every look at it",
+        (Edit(f"{_PY}/limits.py", "if found is not None and permit_at != found[0]:", "if False:"),),
+        ("tests/limits/test_limiter.py",),
+        only="changed_rate and sqlite",
+    ),
+    Mutant(
+        "limits: a key is taken though another is not free",
+        (Edit(f"{_PY}/limits.py", "is_free = is_free and due_in <= 0", "is_free = due_in <= 0"),),
+        ("tests/limits/test_limiter.py",),
+        only="all_or_none and sqlite",
+    ),
+    Mutant(
+        "limits: a permit that another has followed is given back",
+        (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and postgres",
+    ),
+    Mutant(
+        "limits: a lease of a clock that went back is never over",
+        (
+            Edit(
+                "pg/limits/schema.sql",
+                "where c.key = one.key and c.until > now_at + c.lease;",
+                "where false;",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="went_back and postgres",
+    ),
+    Mutant(
+        "limits: a permit in use is pruned",
+        (
+            Edit(
+                "pg/limits/__init__.py",
+                "where next_permit_at <= {_NOW} - $3::bigint",
+                "where $3::bigint > {_NOW} - {_NOW}",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="pruning and postgres",
+    ),
+    Mutant(
+        "limits: a late taker waits for a whole spacing",
+        (
+            Edit(
+                "engine/limits.py",
+                "max(permit_at, now - self.credit) + self.spacing\n            count",
+                "max(permit_at, now) + self.spacing\n            count",
+            ),
+        ),
+        ("tests/limits/test_pace.py",),
     ),
     Mutant(
         "values: slots are no further apart than the period over the count",
@@ -640,7 +693,14 @@ LANES: Final = (
     ),
     Mutant(
         "writer: a slow disk holds loops up",
-        (Edit(f"{_PY}/writer.py", "if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:", "if False:"),),
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS\n"
+                "                    and sum(",
+                "                    sum(",
+            ),
+        ),
         (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
@@ -771,6 +831,100 @@ LANES: Final = (
 )
 
 SCHEDULES: Final = (
+    Mutant(
+        "bullmq: Onward's workers count as Node's",
+        (Edit("engines/bullmq/queries.py", " and not each.startswith(is_ours)", ""),),
+        ("tests/interop/bullmq/test_workers.py",),
+        only="",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a queue that Node closed for a while gives jobs",
+        (
+            Edit(
+                "engines/bullmq/lua/claim.lua",
+                "queue.limited, queue.cap, queue.available = true, 0, 0",
+                "queue.limited = true",
+            ),
+        ),
+        ("tests/interop/bullmq/test_limits.py",),
+        only="closed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler that lost its job lets it wait for children",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('GET', key .. ':lock') ~= ARGV[6] then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="lost",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler waits although a child has failed",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('ZCARD', key .. ':unsuccessful') > 0 then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="child_has_failed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a job that does not exist gets data",
+        (Edit("engines/bullmq/lua/update_job.lua", "if call('EXISTS', key) == 0 then", "if false then"),),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="native_verbs_refuse",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: another database of a cluster is accepted",
+        (Edit("engines/bullmq/client_factory.py", 'if self.is_cluster and database != "0":', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="other_than_0",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: TLS to a plain port waits for the timeout",
+        (
+            Edit(
+                "engines/bullmq/client_factory.py",
+                "if _speaks_tls(host, port) or not _speaks_plain(host, port):",
+                "if True:",
+            ),
+        ),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="tls and open",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: missing rights to keys are taken for missing commands",
+        (Edit("engines/bullmq/client_factory.py", 'if "key" in str(error):', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="rights_to_keys",
+        engine="bullmq",
+    ),
+    Mutant(
+        "pg: the grants that an error names include the access tokens",
+        (Edit("pg/companion_store.py", '; revoke all on {access} from "{{user}}"\'', "'"),),
+        ("tests/engines/test_grants.py",),
+        only="suffice and pgmq",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pg: a schema name that is too long is accepted",
+        (Edit("pg/schema_name.py", "if len(name) > max_length:", "if False:"),),
+        ("tests/engines/test_grants.py",),
+        only="says_why",
+        engine="pgboss",
+    ),
     Mutant(
         "schedule on PostgreSQL and PGMQ: a turn is fired by all who try",
         (Edit("pg/sql/schedule_fire.sql", " and next_at = onward.to_timestamp($4::bigint)", " and $4::bigint > 0"),),
@@ -3652,9 +3806,8 @@ SQLITE_FILES: Final = (
         (
             Edit(
                 f"{_PY}/write_turn.py",
-                "        if self._held is None:\n            held.__exit__(None, None, None)\n"
-                "            self._lock.close()\n",
-                "        if self._held is None:\n            _Wait.kept = held\n",
+                "            held.__exit__(None, None, None)\n            self._lock.close()\n",
+                "            _Wait.kept = held  # type: ignore[attr-defined]\n",
             ),
         ),
         (f"{SQLITE}/test_application_connection.py",),
@@ -4437,13 +4590,23 @@ SERVER: Final = (
     ),
     Mutant(
         "http: any host is answered",
-        (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
+        (Edit("http/application.py", "            check_host(request, self._hosts)\n", ""),),
         (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),
     ),
     Mutant(
         "http: a proxy is believed from anywhere",
-        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (Edit("http/authentication.py", "return any(address in network for network in proxy", "return bool(proxy"),),
         (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a cookie behind a proxy goes over plain HTTP",
+        (Edit("http/authentication.py", 'return proxy is not None and said == ["https"]', "return False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_cookie_is_secure_where_a_listed_proxy_has_tls",),
+    ),
+    Mutant(
+        "service: the actor of a change by filter is redacted",
+        (Edit("service/redaction.py", "if job.type == bulk_operation.TYPE:", "if False:"),),
+        (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
     ),
     Mutant(
         "http: a tick runs by cookie",
@@ -4468,13 +4631,73 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a cell is a formula",
-        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (Edit("service/export.py", """return f"'{text}" if""", """return f"{text}" if"""),),
         (f"{HTTP_TESTS}/test_jobs_api.py",),
     ),
     Mutant(
         "http: a revoked token keeps its streams",
         (Edit("http/routes/events.py", "if not await services.access.is_valid(identity):  # S2", "if False:  # S2"),),
         (f"{HTTP_TESTS}/test_events_api.py::test_revoking_a_token_ends_its_streams",),
+    ),
+    Mutant(
+        "sqlite: a lookup blocks the loop however slow the disk is",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "        if self._recent_lookup_seconds > _MAX_INLINE_COMMIT_SECONDS:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "sqlite: a failed read fails all that share its transaction",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            if len(requests) > 1:\n",
+                "            if len(requests) > 1 and self.writes:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "service: every event stream has a subscription of its own",
+        (
+            Edit(
+                "service/events.py",
+                "if (hub := self._hubs.get(loop)) is None:",
+                "if True:",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_many_event_streams_ask_the_store_no_more_than_one",),
+    ),
+    Mutant(
+        "http: head and body are sent apart",
+        (
+            Edit(
+                "http/serving.py",
+                "            if self._timer is None:\n                self._timer = self._loop.call_soon(self.send)",
+                "            self.send()",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "http: an event is held back until the answer ends",
+        (
+            Edit(
+                "http/serving.py",
+                "                self._timer = self._loop.call_soon(self.send)",
+                "                pass",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "log: a warning waits for its batch",
+        (Edit("worker/log_format.py", "record.levelno >= logging.WARNING or ", ""),),
+        ("tests/worker/test_log_format.py::test_lines_of_a_server_are_written_together_and_warnings_at_once",),
     ),
     Mutant(
         "http: a server listens anywhere without TLS",
@@ -4491,6 +4714,60 @@ SERVER: Final = (
             ),
         ),
         (f"{HTTP_TESTS}/test_jobs_api.py::test_a_tick_is_bounded_in_time",),
+    ),
+)
+
+_ALERT_TESTS: Final = "tests/worker/test_alerts.py"
+
+ALERTS: Final = (
+    Mutant(
+        "alert: it is delivered at each evaluation",
+        (
+            Edit(
+                "worker/alerts.py",
+                "if measured.is_firing is not state.is_firing and not is_early:",
+                "if measured.is_firing:",
+            ),
+        ),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: two leaders deliver twice",
+        (Edit("webhook.py", "using(queue=rule.queue, idempotency_key=key,", "using(queue=rule.queue,"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a value about the threshold floods the receiver",
+        (Edit("worker/alerts.py", "and not is_early:", ":"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a rule looks at deliveries",
+        (Edit("alert.py", "if queue is None or queue.startswith(_OWN):", "if queue is None:"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: its events are posted to webhooks",
+        (Edit("webhook.py", 'or event.ref.queue.startswith(f"{alert.QUEUES}/")', ""),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: it is declared where nothing can be delivered",
+        (
+            Edit(
+                "app.py",
+                "        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):\n"
+                "            self.capabilities.require(feature)\n",
+                "",
+            ),
+        ),
+        (_ALERT_TESTS,),
+        engine="pgboss",
+    ),
+    Mutant(
+        "alert: a tick evaluates no rule",
+        (Edit("worker/one_shot.py", "if self._alerts is not None and not self._is_stopping:", "if False:"),),
+        (_ALERT_TESTS,),
     ),
 )
 
@@ -4617,6 +4894,7 @@ WORKER_COMMANDS: Final = (
 
 MUTANTS: Final = (
     *SERVER,
+    *ALERTS,
     *ACCESS,
     *PAUSES,
     *WORKER_COMMANDS,

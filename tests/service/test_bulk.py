@@ -11,7 +11,7 @@ from onward import JobRef, JobStatus
 from onward.bulk_operation import queue_of
 from onward.errors import Conflict, InvalidValue, JobNotFound, PermissionDenied
 from onward.service.identity import of_user
-from onward.service.values import EnqueueRequest, JobEdit, JobQuery, Selection
+from onward.service.values import EnqueueRequest, JobEdit, JobQuery, Selection, TokenRequest
 from tests.service.conftest import ADMIN, OPERATOR, records, ref, run_operations, status_of, tick
 
 LATER = 3600.0
@@ -148,3 +148,14 @@ async def test_dead_letters_are_replayed_and_purged_by_filter(app, services, sto
     await run_operations(app)
     left = (await services.jobs.list(ADMIN, JobQuery(type=("send",)))).items
     assert [job.org_id for job in left] == ["a"]
+
+
+async def test_an_export_names_the_actor_of_a_change_by_filter(app, services):  # S5, S6
+    new = await services.access.create_token(ADMIN, TokenRequest(name="ci-token", role="admin"))
+    caller = await services.access.authenticate(new.secret)
+    await enqueue(services, 1)
+    await services.bulk.cancel(caller, Selection(filter=JobQuery(type=("plain",))))
+    which = JobQuery(queue=(queue_of(app.capabilities),))
+    ((job,),) = [page async for page in await services.jobs.export(ADMIN, which)]
+    assert job.payload["plan"]["audit"]["actor"] == "token:ci-token"
+    assert job.payload["plan"]["token_id"] == new.token.id

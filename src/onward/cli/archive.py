@@ -9,7 +9,7 @@ import typer
 from onward.app import App
 from onward.cli import bulk
 from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
-from onward.cli.jobs import AllOption, show_job, show_page
+from onward.cli.jobs import AllOption, ByOption, show_counts, show_job, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import FINISHED
 
@@ -23,6 +23,13 @@ async def list_archived(
 ) -> None:
     """List archived jobs, the last one first."""
     show_page(await app.archive.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
+
+
+@archive.command("count")
+@on_app()
+async def count_archived(app: App, job_filter: JobFilter, by: ByOption = "status", json: JsonOption = False) -> None:
+    """Count archived jobs."""
+    show_counts(by, await app.archive.count(job_filter, by=by), json=json)
 
 
 @archive.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from onward.app import App
-from onward.cli import bulk
+from onward.cli import bulk, output
 from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.jobs import AllOption, show_page
 from onward.engine.values import JobFilter
@@ -21,6 +21,17 @@ async def list_dead(
 ) -> None:
     """List dead letters, the newest first."""
     show_page(await app.dead.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
+
+
+@dead.command("count")
+@on_app(has_status_option=False)
+async def count_dead(app: App, job_filter: JobFilter, json: JsonOption = False) -> None:
+    """Count dead letters."""
+    total = await app.dead.count(job_filter)
+    if json:
+        output.show_json({"total": total})
+    else:
+        output.write(str(total))
 
 
 @dead.command()

@@ -19,6 +19,9 @@ from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
 from onward.cli.errors import report_errors, usage_error
 from onward.cli.units import read_duration
+from onward.core import core_of
+from onward.service.identity import of_command_line
+from onward.service.store import record
 from onward.service.wording import count
 
 
@@ -203,6 +206,8 @@ async def tick(
     json: JsonOption = False,
 ) -> None:
     """Do once what a worker does all the time: promote, rescue, run what is ready. For cron and serverless hosts."""
+    # Its own record alone: what handlers enqueue and change is the program's, not the caller's.
+    await (await core_of(app).opened()).record_audit(record(of_command_line(), "tick.run"))
     report = await app.tick(limit, timeout=timeout)
     if json:
         output.show_json(report)

@@ -163,11 +163,7 @@ class CallerTransactions:
     def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, multi_statement: bool = True) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
-        caller = caller_connection_of(connection)
-        if caller is None:
-            raise InvalidValue(
-                "connection", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
-            )
+        caller = _required_caller(connection)
         with self._database.translated(), _encoding_errors(), caller.transaction:
             if not self._is_verified(caller.handle):
                 run(self._same_store(), caller.execute)
@@ -186,6 +182,31 @@ class CallerTransactions:
     def _mark_verified(self, handle: object) -> None:
         with suppress(TypeError):
             self._verified.add(handle)
+
+
+async def drive_alone(connection: object, plan: Plan[T]) -> T:
+    """Drive a plan on a caller's connection to any database, as a whole or not at all."""
+    caller = await async_caller_connection_of(connection)
+    if caller is None:
+        return drive_alone_sync(connection, plan)
+    async with caller.transaction:
+        return await arun(plan if caller.bounds is None else _atomic(plan, caller.bounds), caller.execute)
+
+
+def drive_alone_sync(connection: object, plan: Plan[T]) -> T:
+    """Do the same on a connection for plain code."""
+    caller = _required_caller(connection)
+    with caller.transaction:
+        return run(plan if caller.bounds is None else _atomic(plan, caller.bounds), caller.execute)
+
+
+def _required_caller(connection: object) -> CallerConnection:
+    caller = caller_connection_of(connection)
+    if caller is None:
+        raise InvalidValue(
+            "connection", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
+        )
+    return caller
 
 
 def read_committed(plan: Plan[T]) -> Plan[T]:

@@ -36,6 +36,7 @@ from onward.handler import Handler
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
 from onward.validation import check_at_least
+from onward.worker.alerts import Alerts
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.hooks import Hooks
 from onward.worker.identity import new_worker_id, onward_version
@@ -129,6 +130,7 @@ class Ticker:
         limits: DeclaredLimits | None = None,
         state: Any = None,
         app_place: tuple[str, str] | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -138,6 +140,7 @@ class Ticker:
         self._max_crashes = max_crashes
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
+        self._alerts = alerts
         self._inflight = Inflight()
         self._metering = Metering(engine)
         self._runner = Runner(
@@ -270,6 +273,8 @@ class Ticker:
                 report.fired = await self._repeat(lambda: self._fire(term))
             report.promoted = await self._repeat(lambda: self._promote(term))
             report.pruned = await self._repeat(lambda: self._engine.prune(term))
+            if self._alerts is not None and not self._is_stopping:
+                await self._alerts.evaluate(term)
         finally:
             await self._engine.resign(term)
 

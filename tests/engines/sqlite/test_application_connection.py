@@ -95,10 +95,10 @@ def orders(connection: sqlite3.Connection) -> int:
     return count
 
 
-@pytest.mark.parametrize("writes_first", [True, False])
+@pytest.mark.parametrize("writes", ["before", "after", "never"])
 @pytest.mark.parametrize("kind", ["connection", "session", "scoped"])
 async def test_a_job_is_part_of_a_transaction_of_sqlalchemy(
-    engine: SQLiteEngine, app_connection: Any, sync_engine: sqlalchemy.Engine, kind: str, writes_first: bool
+    engine: SQLiteEngine, app_connection: Any, sync_engine: sqlalchemy.Engine, kind: str, writes: str
 ):  # X4
     make: Any = {
         "connection": sync_engine.connect,
@@ -107,26 +107,26 @@ async def test_a_job_is_part_of_a_transaction_of_sqlalchemy(
     }[kind]
     for commits in (False, True):
         handle = make()
-        if writes_first:
+        if writes == "before":
             handle.execute(sqlalchemy.text(ORDER))
         if commits:
             await engine.enqueue([new_job()], connection=handle)
         else:
             engine.enqueue_sync([new_job()], connection=handle)
-        if not writes_first:
+        if writes == "after":
             handle.execute(sqlalchemy.text(ORDER))
         assert await states(engine) == {}
         assert orders(app_connection) == 0
         handle.commit() if commits else handle.rollback()
         handle.close()
     assert await states(engine) == {"pending": 1}
-    assert orders(app_connection) == 1
+    assert orders(app_connection) == (writes != "never")
 
 
-@pytest.mark.parametrize("writes_first", [True, False])
+@pytest.mark.parametrize("writes", ["before", "after", "never"])
 @pytest.mark.parametrize("kind", ["connection", "session", "scoped"])
 async def test_a_job_is_part_of_an_asynchronous_transaction_of_sqlalchemy(
-    engine: SQLiteEngine, app_connection: Any, async_engine: AsyncEngine, kind: str, writes_first: bool
+    engine: SQLiteEngine, app_connection: Any, async_engine: AsyncEngine, kind: str, writes: str
 ):  # X4
     make: Any = {
         "connection": lambda: AsyncConnection(async_engine),
@@ -137,17 +137,17 @@ async def test_a_job_is_part_of_an_asynchronous_transaction_of_sqlalchemy(
         handle = make()
         if kind == "connection":
             await handle.start()
-        if writes_first:
+        if writes == "before":
             await handle.execute(sqlalchemy.text(ORDER))
         await engine.enqueue([new_job()], connection=handle)
-        if not writes_first:
+        if writes == "after":
             await handle.execute(sqlalchemy.text(ORDER))
         assert await states(engine) == {}
         assert orders(app_connection) == 0
         await (handle.commit() if commits else handle.rollback())
         await handle.close()
     assert await states(engine) == {"pending": 1}
-    assert orders(app_connection) == 1
+    assert orders(app_connection) == (writes != "never")
 
 
 async def test_a_job_ends_with_the_handlers_own_transaction(

@@ -60,6 +60,7 @@ from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
+from onward.engines.bullmq.presence import Presence
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.work_signals import Listener
 from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Unsupported
@@ -113,6 +114,7 @@ class BullMQEngine:
         self._prioritized = enqueue.Prioritized(self._requested_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
+        self._presence = Presence(self.server, prefix)
         self.registry = QueueRegistry(self.keys, can_scan=not self.server.is_cluster)
         self._listener = Listener(self.server, self.keys, self.registry, self)
         self._event_stream = EventStream(self.server, self.keys, self.registry, self.run_plan)
@@ -132,6 +134,7 @@ class BullMQEngine:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             patterns = run(self._register_prioritized(), client)
         self._prioritized = enqueue.Prioritized(patterns)
@@ -147,6 +150,7 @@ class BullMQEngine:
     async def close(self) -> None:
         """Let go of all connections."""
         await self._listener.close()
+        await asyncio.to_thread(self._presence.hide)
         await self._connections.close()
 
     async def confirm_restore(self) -> None:
@@ -157,6 +161,7 @@ class BullMQEngine:
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> EngineInfo:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             facts = run(diagnostics.collect(self.keys), client)
         return EngineInfo(
@@ -337,16 +342,21 @@ class BullMQEngine:
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self.run_plan(leases.heartbeat(self.keys, worker, claims))
+        reply = await self.run_plan(leases.heartbeat(self.keys, worker, claims))
+        await asyncio.to_thread(self._presence.show, worker.id, worker.queues)
+        return reply
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         with self.server.translate_errors():
-            return run(leases.heartbeat(self.keys, worker, claims), self._connections.for_heartbeat())
+            reply = run(leases.heartbeat(self.keys, worker, claims), self._connections.for_heartbeat())
+        self._presence.show(worker.id, worker.queues)
+        return reply
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
         await self._listener.deregister(worker_id)
+        await asyncio.to_thread(self._presence.hide, worker_id)
         await self.run_plan(leases.deregister(self.keys, worker_id))
 
     async def report(

@@ -50,6 +50,7 @@ from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
+from onward.pg.companion_store import grant_hint
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
@@ -161,13 +162,14 @@ class PgBossEngine(AccessVerbs):
             connections: how many there may be for an event loop, and how many for threads.
             clock: for tests; the database's own unless given.
         """
-        self.database = Database(url)
         self.schema = Schema(schema, clock=clock)
+        hint = grant_hint(self.schema.name, self.schema.companion.name)
+        self.database = Database(url, grant_hint=hint)
         self.queue_cache = QueueCache(self.schema, CAPABILITIES)
         self.notifies = notify
         self.supervises = supervise
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if listen_url is None else Database(listen_url)
+        self._direct = self.database if listen_url is None else Database(listen_url, grant_hint=hint)
         self._listener = Listener(self._direct, self.schema.channel)
         self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
         self.ids = enqueue.IdGenerator()

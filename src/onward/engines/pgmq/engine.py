@@ -51,7 +51,7 @@ from onward.pg import caller_transaction
 from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
-from onward.pg.companion_store import CompanionSchema
+from onward.pg.companion_store import CompanionSchema, grant_hint
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
@@ -167,11 +167,12 @@ class PGMQEngine(AccessVerbs):
             listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
         """
-        self.database = Database(url)
+        hint = grant_hint("pgmq", NAME)
+        self.database = Database(url, grant_hint=hint)
         self.settings = settings or PgmqSettings()
         self._companion = CompanionSchema(NAME)
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if listen_url is None else Database(listen_url)
+        self._direct = self.database if listen_url is None else Database(listen_url, grant_hint=hint)
         self._listener = Listener(
             self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
         )

@@ -53,13 +53,7 @@ class CallerTransactions:
         asynchronous = await async_connection_of(connection)
         if asynchronous is None:
             return self.run_sync(connection, work)
-        _check_dialect(asynchronous)
-
-        def within(sync_connection: Any) -> T:
-            with _joined(_sqlalchemy_caller(sync_connection), self._database, self._clock) as transaction:
-                return work(transaction)
-
-        result: T = await asynchronous.run_sync(within)
+        result: T = await asynchronous.run_sync(lambda sync: self.run_sync(sync, work))
         return result
 
     def run_sync(self, connection: object, work: Callable[[Transaction], T]) -> T:
@@ -96,26 +90,56 @@ def _check_dialect(connection: Any) -> None:
 @contextmanager
 def _joined(caller: _Caller, database: Database, clock: Clock) -> Iterator[Transaction]:
     """Give a transaction on the caller's connection. If the block raises, nothing of it remains, not even a begin."""
-    connection, settings = caller
+    with _plain_rows(caller), translated(database):
+        _check_same_file(caller.connection, database)
+        with _atomic(caller):
+            # The write lock first: no other writer may come between the look for a key and the insert.
+            caller.connection.execute("delete from onward_leader where false")
+            yield Transaction(caller.connection, clock.micros())
+
+
+@contextmanager
+def _plain_rows(caller: _Caller) -> Iterator[None]:
+    """Read rows as tuples of text, whatever the connection's own factories are."""
+    settings = caller.settings
     factories = settings.row_factory, settings.text_factory
     settings.row_factory, settings.text_factory = None, str
     try:
-        with translated(database):
-            _check_same_file(connection, database)
-            is_outermost = not settings.in_transaction
-            if is_outermost and _begins_transactions(settings):
-                connection.execute("begin")
-            try:
-                connection.execute("savepoint onward")
-                # The write lock first: no other writer may come between the look for a key and the insert.
-                connection.execute("delete from onward_leader where false")
-                yield Transaction(connection, clock.micros())
-                connection.execute("release onward")
-            except BaseException:
-                _undo(caller, is_whole=is_outermost)
-                raise
+        yield
     finally:
         settings.row_factory, settings.text_factory = factories
+
+
+@contextmanager
+def _atomic(caller: _Caller) -> Iterator[None]:
+    """Keep all or nothing of what the block does."""
+    connection, settings = caller
+    is_outermost = not settings.in_transaction
+    if is_outermost and _begins_transactions(settings):
+        connection.execute("begin")
+    try:
+        connection.execute("savepoint onward")
+        yield
+        connection.execute("release onward")
+    except BaseException:
+        _undo(caller, is_whole=is_outermost)
+        raise
+
+
+def run_atomic(connection: object, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run work in the transaction of a caller's connection to any SQLite file, as a whole or not at all."""
+    caller = _caller_of(connection)
+    with _plain_rows(caller), _atomic(caller):
+        return work(caller.connection)
+
+
+async def run_atomic_async(connection: object, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Do the same on an asynchronous connection of SQLAlchemy, or on one for plain code."""
+    asynchronous = await async_connection_of(connection)
+    if asynchronous is None:
+        return run_atomic(connection, work)
+    result: T = await asynchronous.run_sync(lambda sync: run_atomic(sync, work))
+    return result
 
 
 def _begins_transactions(connection: sqlite3.Connection) -> bool:

@@ -22,6 +22,7 @@ import msgspec
 
 from onward.clock import MICROSECOND
 from onward.engine.claim_number import new_claim_no
+from onward.engine.limits import Pace
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
@@ -328,7 +329,7 @@ class _ClaimPass:
         started = self.capacity.take(len(jobs))
         lease_us = queue.lease_us or self._request.lease // MICROSECOND
         if started:
-            start_within = None if rate is None else (rate.slack / 2).total_seconds()
+            start_within = None if rate is None else Pace.of(rate).start_within
             self.picked.append(
                 _PickedJobs(queue.name, jobs[:started], lease_us, started=True, start_within=start_within)
             )
@@ -396,43 +397,28 @@ def _permitted(
 
 
 def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
-    """Count the permits that are free now, up to ``wanted``."""
-    permit_at = queue.next_permit_at
-    spacing, credit, burst = _rate_terms(rate)
-    count = 0
-    while count < wanted and permit_at - burst <= now:
-        permit_at = max(permit_at, now - credit) + spacing
-        count += 1
-    return count, (permit_at - burst if permit_at - burst > now else None)
+    """Count the permits that are free now, up to ``wanted``; say when the next one comes, where that is later."""
+    pace = Pace.of(rate)
+    count = pace.free(queue.next_permit_at, now, wanted)
+    due_at = pace.due_at(pace.take(queue.next_permit_at, now, count), now)
+    return count, (due_at if due_at > now else None)
 
 
 def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
     """Use up so many permits; answer when the next one comes, where that is later than now."""
-    now, permit_at = transaction.now, queue.next_permit_at
-    spacing, credit, burst = _rate_terms(rate)
-    for _ in range(count):
-        permit_at = max(permit_at, now - credit) + spacing
-    queue.next_permit_at = permit_at
-    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": permit_at})
-    return permit_at - burst if permit_at - burst > now else None
+    now, pace = transaction.now, Pace.of(rate)
+    queue.next_permit_at = pace.take(queue.next_permit_at, now, count)
+    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": queue.next_permit_at})
+    due_at = pace.due_at(queue.next_permit_at, now)
+    return due_at if due_at > now else None
 
 
 def _clamp_next_permit(transaction: Transaction, queue: _Queue, rate: Rate) -> None:
-    """Bring a permit closer that is further away than a full burst: the clock was set back, or the rate raised.
-
-    It is written down: a limit that is reckoned from now would move away with every claim.
-    """
-    spacing, _, burst = _rate_terms(rate)
-    latest = transaction.now + spacing + burst
-    if queue.next_permit_at > latest:
-        queue.next_permit_at = latest
-        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": latest})
-
-
-def _rate_terms(rate: Rate) -> tuple[int, int, int]:
-    """Spacing, rounded up so as never to be too fast; what a late taker may catch up; how far a burst reaches ahead."""
-    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
-    return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
+    """Write a permit down that was brought closer: see :meth:`Pace.clamp`."""
+    clamped = Pace.of(rate).clamp(queue.next_permit_at, transaction.now)
+    if clamped != queue.next_permit_at:
+        queue.next_permit_at = clamped
+        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": clamped})
 
 
 def _claim_picked(transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs]) -> list[Claim]:
@@ -492,7 +478,7 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
         start_within = None
         if rate is not None:
             _use_permits(transaction, queue, rate, 1)
-            start_within = (rate.slack / 2).total_seconds()
+            start_within = Pace.of(rate).start_within
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _PickedJobs(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
         claims = _claim_picked(transaction, request, [batch])

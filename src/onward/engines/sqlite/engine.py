@@ -287,7 +287,7 @@ class SQLiteEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self._reader.run(lambda transaction: queries.get(transaction, ref))
+        return await self._reader.run_lookup(lambda transaction: queries.get(transaction, ref))
 
     async def find(
         self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
@@ -507,7 +507,7 @@ class SQLiteEngine:
 
     async def find_token(self, token_id: str) -> AccessToken | None:
         """See the contract."""
-        found = await self._reader.run(lambda transaction: access.tokens(transaction, token_id))
+        found = await self._reader.run_lookup(lambda transaction: access.tokens(transaction, token_id))
         return found[0] if found else None
 
     async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
@@ -525,7 +525,7 @@ class SQLiteEngine:
 
     async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
         """See the contract."""
-        return await self._reader.run(lambda transaction: access.find_session(transaction, digest))
+        return await self._reader.run_lookup(lambda transaction: access.find_session(transaction, digest))
 
     async def touch_session(self, digest: str) -> None:
         """See the contract."""

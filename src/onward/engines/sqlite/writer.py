@@ -92,6 +92,8 @@ class SharedConnection:
     _waiting_since: float = field(default=0.0, init=False)
     _watchdog: threading.Thread | None = field(default=None, init=False)
     _commits: int = field(default=0, init=False)
+    _recent_lookup_seconds: float = field(default=0.0, init=False)
+    """Seconds that lookups on an event loop have taken at most of late."""
     _recent_commit_seconds: float = field(default=1.0, init=False)
     """Seconds that commits have taken at most of late; until some have been seen, too many."""
 
@@ -113,6 +115,23 @@ class SharedConnection:
         future: asyncio.Future[T] = loop.create_future()
         self._submit(Request(work, loop=loop, future=future), urgent=urgent)
         return await future
+
+    async def run_lookup(self, work: Callable[[Transaction], T]) -> T:
+        """Read a few rows by their key: on the caller's thread where that is free and quick, else as :meth:`run`.
+
+        To hand a lookup to another thread and back takes longer than the lookup, the more so while the loop is busy.
+        """
+        if self._recent_lookup_seconds > _MAX_INLINE_COMMIT_SECONDS:
+            self._recent_lookup_seconds *= _COMMIT_SECONDS_DECAY
+            return await self.run(work)
+        began = time.perf_counter()
+        request: Request[T] = Request(work)
+        if not self._read_inline(request):
+            return await self.run(work)
+        self._recent_lookup_seconds = max(
+            time.perf_counter() - began, self._recent_lookup_seconds * _COMMIT_SECONDS_DECAY
+        )
+        return request.get_result()
 
     async def run_coalesced(
         self,
@@ -138,9 +157,6 @@ class SharedConnection:
                 return request.get_result()
         future: asyncio.Future[T] = loop.create_future()
         request.future = future
-        if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:
-            self._submit(request)
-            return await future
         turn_requests = self._requests_by_loop.setdefault(loop, [])
         turn_requests.append(request)
         try:
@@ -152,8 +168,10 @@ class SharedConnection:
             if self._requests_by_loop.get(loop) is turn_requests:  # the first to go on does it for all
                 del self._requests_by_loop[loop]
                 self._inline_left = _MAX_INLINE_IN_A_ROW if len(turn_requests) == 1 else 0
-                if sum(len(other.item) for other in turn_requests) <= MAX_GROUP_SIZE and self._serve_inline(
-                    turn_requests
+                if (
+                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS
+                    and sum(len(other.item) for other in turn_requests) <= MAX_GROUP_SIZE
+                    and self._serve_inline(turn_requests)
                 ):
                     resolve_futures(turn_requests)
                 else:
@@ -279,6 +297,21 @@ class SharedConnection:
         finally:
             self._connection_lock.release()
 
+    def _read_inline(self, request: Request[Any]) -> bool:
+        """Read on this thread, if the connection is free; False: nothing was done."""
+        if not self._connection_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._connection is None or not self._queue.is_empty or not self._is_open or self._is_suspended:
+                return False
+            try:
+                self._execute([request], self._connect())
+            except BaseException as error:  # noqa: BLE001 - as on the connection's thread
+                self._fail([request], error)
+        finally:
+            self._connection_lock.release()
+        return True
+
     def _write_inline(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in our turn to write, and let others have theirs."""
         try:
@@ -358,14 +391,10 @@ class SharedConnection:
         self._disconnect()
 
     def _execute_all(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> None:
-        if not self.writes:
-            for request in requests:
-                self._execute([request], connection)
-            return
         if not self._execute(requests, connection):
             for request in requests:
                 self._execute([request], self._connect())
-        if self._connection is not None:
+        if self.writes and self._connection is not None:
             self._checkpoint_when_due(connection)
 
     def _execute(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
