@@ -472,23 +472,55 @@ class App(Declarations):
             InvalidValue: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        known = self.tasks.get(name)
-        template = queue or (known.options.queue if known is not None else "default")
-        job = NewJob(
-            type=name,
-            payload=self._core.encode(name, payload),
-            queue=fill_queue(template, org_id, foreign=self._core.allows_foreign_names),
-            priority=priority or (known.options.priority if known is not None else 0),
-            delay=None if delay is None else as_duration("delay", delay),
+        job = self._job_by_name(
+            name,
+            payload,
+            queue=queue,
+            priority=priority,
+            delay=delay,
             run_at=run_at,
             start_by=start_by,
             org_id=org_id,
             idempotency_key=idempotency_key,
             dedupe_key=dedupe_key,
-            max_attempts=max_attempts or (known.options.max_attempts if known is not None else None),
-            backoff=backoff or (known.options.backoff if known is not None else None),
+            max_attempts=max_attempts,
+            backoff=backoff,
         )
         return (await self.enqueue_many([job], connection=connection))[0]
+
+    def _enqueue_sync(
+        self, name: str, payload: Any = None, *, connection: Connection | None = None, **options: Any
+    ) -> JobHandle[Any]:
+        handle: JobHandle[Any]
+        (handle,) = self._enqueue_many_sync([self._job_by_name(name, payload, **options)], connection=connection)
+        return handle
+
+    def _job_by_name(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        queue: str | None,
+        priority: int,
+        delay: timedelta | float | None,
+        max_attempts: int | None,
+        backoff: Backoff | None,
+        org_id: str | None,
+        **others: Any,
+    ) -> NewJob:
+        known = self.tasks.get(name)
+        template = queue or (known.options.queue if known is not None else "default")
+        return NewJob(
+            type=name,
+            payload=self._core.encode(name, payload),
+            queue=fill_queue(template, org_id, foreign=self._core.allows_foreign_names),
+            priority=priority or (known.options.priority if known is not None else 0),
+            delay=None if delay is None else as_duration("delay", delay),
+            org_id=org_id,
+            max_attempts=max_attempts or (known.options.max_attempts if known is not None else None),
+            backoff=backoff or (known.options.backoff if known is not None else None),
+            **others,
+        )
 
     @overload
     async def enqueue_many(  # type: ignore[overload-overlap] # a tuple keeps the type of each

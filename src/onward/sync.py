@@ -882,22 +882,20 @@ class SyncApp:
         """
         refuse_inside_loop("app.sync.enqueue", "await app.enqueue(…)")
         return SyncJobHandle(
-            self._inner._loop.run(
-                lambda: self._inner.enqueue(
-                    name,
-                    payload,
-                    queue=queue,
-                    priority=priority,
-                    delay=delay,
-                    run_at=run_at,
-                    start_by=start_by,
-                    org_id=org_id,
-                    idempotency_key=idempotency_key,
-                    dedupe_key=dedupe_key,
-                    max_attempts=max_attempts,
-                    backoff=backoff,
-                    connection=connection,
-                )
+            self._inner._enqueue_sync(
+                name,
+                payload,
+                queue=queue,
+                priority=priority,
+                delay=delay,
+                run_at=run_at,
+                start_by=start_by,
+                org_id=org_id,
+                idempotency_key=idempotency_key,
+                dedupe_key=dedupe_key,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                connection=connection,
             )
         )
 

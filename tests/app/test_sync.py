@@ -162,8 +162,9 @@ def test_enqueueing_starts_no_loop_thread(app: App):
     send.sync.enqueue("a")
     send.sync.enqueue_many([("b",)])
     app.sync.enqueue_many([send.job("c")])
+    app.sync.enqueue("billing.charge", {"order": 7}, queue="billing", delay=None)
     assert not app._core.loop.is_running
-    assert app.sync.jobs.count() == {"pending": 3}
+    assert app.sync.jobs.count() == {"pending": 4}
     assert app._core.loop.is_running
 
 
@@ -252,7 +253,8 @@ def test_an_iteration_that_is_left_early_ends_its_generator():
         finally:
             ended.set()
 
-    for _ in thread.iterate(count):
+    generator = count()  # held here: the collector must not end it by itself
+    for _ in thread.iterate(lambda: generator):
         break
     gc.collect()
     assert ended.wait(LONG)
@@ -290,13 +292,14 @@ def test_a_batch_and_a_flow_join_a_transaction_of_the_caller(app: App, tmp_path:
 
     app.sync.open()
     connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)  # refuses other threads
-    for end, expected in (("rollback", 0), ("commit", 3)):
+    for end, expected in (("rollback", 0), ("commit", 4)):
         connection.execute("begin immediate")
         send.using(connection=connection).sync.enqueue("a")
         app.sync.batch("b").add([send.job("b")], connection=connection)
         flow = app.sync.flow("c")
         flow.add(send.job("c"))
         flow.start(connection=connection)
+        app.sync.enqueue("send", {"to": "d"}, connection=connection)
         connection.execute(end)
         assert sum(app.sync.jobs.count().values()) == expected
     connection.close()

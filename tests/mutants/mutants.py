@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.handles import HANDLES
 from tests.mutants.harness import Edit, Mutant
 
 CONFORMANCE: Final = "tests/conformance"
@@ -3480,7 +3481,7 @@ STOPPING: Final = (
 PROCESSES: Final = (
     Mutant(
         "process: the moment of a snooze is lost on the way",
-        (Edit("worker/remote_error.py", "None if snooze is None else snooze.until", "None"),),
+        (Edit("worker/remote_error.py", "None if later is None else later.until", "None"),),
         ("tests/worker/test_processes.py",),
         only="moment_of_a_snooze",
     ),
@@ -5014,4 +5015,5 @@ MUTANTS: Final = (
     *ARCHIVE,
     *STOPPING,
     *TASKS,
+    *HANDLES,
 )
