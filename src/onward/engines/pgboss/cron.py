@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from onward.engine.values import ClaimRequest, Settlement, Term
+from onward.engine.values import ClaimRequest, Claims, Settlement, Term
 from onward.engines.pgboss import admin
 from onward.engines.pgboss.claims import RoundRobin, claim
 from onward.engines.pgboss.enqueue import IdGenerator, SendRequest, send
@@ -74,7 +74,7 @@ def _forward_due_jobs(
     schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_MAX_FORWARDED)
-    claimed = yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())
+    claimed = (yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())) or Claims()
     names = set()
     for each in claimed.claims:
         message = msgspec.json.decode(each.payload)
