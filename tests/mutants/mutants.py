@@ -417,19 +417,20 @@ LIMITS: Final = (
         "limits: a permit moves away with every look at it",
         (Edit(f"{_PY}/limits.py", "if found is not None and permit_at != found[0]:", "if False:"),),
         ("tests/limits/test_limiter.py",),
-        only="changed_rate and sqlite",
+        only="changed_rate",
     ),
     Mutant(
         "limits: a key is taken though another is not free",
         (Edit(f"{_PY}/limits.py", "is_free = is_free and due_in <= 0", "is_free = due_in <= 0"),),
         ("tests/limits/test_limiter.py",),
-        only="all_or_none and sqlite",
+        only="all_or_none",
     ),
     Mutant(
         "limits: a permit that another has followed is given back",
         (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
         ("tests/limits/test_limiter.py",),
-        only="given_up and postgres",
+        only="given_up",
+        engine="postgres",
     ),
     Mutant(
         "limits: a lease of a clock that went back is never over",
@@ -441,7 +442,8 @@ LIMITS: Final = (
             ),
         ),
         ("tests/limits/test_limiter.py",),
-        only="went_back and postgres",
+        only="went_back",
+        engine="postgres",
     ),
     Mutant(
         "limits: a permit in use is pruned",
@@ -453,18 +455,68 @@ LIMITS: Final = (
             ),
         ),
         ("tests/limits/test_limiter.py",),
-        only="pruning and postgres",
+        only="pruning",
+        engine="postgres",
     ),
     Mutant(
         "limits: a late taker waits for a whole spacing",
         (
             Edit(
                 "engine/limits.py",
-                "max(permit_at, now - self.credit) + self.spacing\n            count",
-                "max(permit_at, now) + self.spacing\n            count",
+                "max(permit_at, now - self.credit) + self.spacing\n        return",
+                "max(permit_at, now) + self.spacing\n        return",
             ),
         ),
         ("tests/limits/test_pace.py",),
+    ),
+    Mutant(
+        "pgmq limits: permits of jobs that were not there are kept",
+        (
+            Edit(
+                "engines/pgmq/migrations/0009_limits.sql",
+                "        perform onward.give_up_permits(permits.token);\n",
+                "",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="each_queue_has_a_rate or empty_queue",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pgmq limits: concurrency does not count what is held",
+        (Edit("engines/pgmq/migrations/0009_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="held_at_once",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pgboss limits: a paused queue gives jobs",
+        (
+            Edit("engines/pgboss/sql/claim.sql", "q.name = w.name and q.paused", "false"),
+            Edit("engines/pgboss/claims.py", "if not queue_cache.settings_of(queue.name).paused", ""),
+        ),
+        (f"{CONFORMANCE}/test_queues.py",),
+        only="pause",
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss limits: a claim that does not know of a limit takes all the same",
+        (
+            Edit(
+                "engines/pgboss/sql/claim.sql",
+                "($8::boolean or not exists (select from onward.queue_limit l where l.queue = w.name))",
+                "true",
+            ),
+        ),
+        ("tests/engines/pgboss/test_limits.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss limits: permits of jobs that were not there are kept",
+        (Edit("engines/pgboss/claims.py", "if count < permitted:", "if False:"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="empty_queue",
+        engine="pgboss",
     ),
     Mutant(
         "values: slots are no further apart than the period over the count",

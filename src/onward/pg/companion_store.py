@@ -6,7 +6,6 @@ own beside it, which each engine makes by migrations of its own. Whoever drops i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -104,10 +103,6 @@ class CompanionSchema:
         ]
 
     # How long a queue's jobs are kept
-
-    def queue_leases(self) -> Plan[Mapping[str, timedelta]]:
-        """Read which queues have a lease of their own."""
-        return dict((yield Statement(self._texts["queue_leases"])))
 
     def set_lease(self, queue: str, lease: timedelta | None) -> Plan[None]:
         """Give a queue a lease of its own, or none."""

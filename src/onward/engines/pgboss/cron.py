@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from onward.engine.values import ClaimRequest, Settlement, Term
+from onward.engine.values import ClaimRequest, Claims, Settlement, Term
 from onward.engines.pgboss import admin, schedules
 from onward.engines.pgboss.claims import RoundRobin, claim
 from onward.engines.pgboss.enqueue import IdGenerator, SendRequest, send
@@ -141,7 +141,7 @@ def _forward_due_jobs(
     schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_MAX_FORWARDED)
-    claimed = yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())
+    claimed = (yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())) or Claims()
     names = set()
     for each in claimed.claims:
         message = msgspec.json.decode(each.payload)

@@ -55,6 +55,7 @@ from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
+from onward.pg.limits.queues import FOREIGN_WORKERS
 from onward.pg.listener import Listener
 from onward.pg.migrations import Migrations
 from onward.pg.open_claims import OpenClaims
@@ -67,8 +68,6 @@ from onward.schedule import Firing, Missed, Schedule
 T = TypeVar("T")
 
 log = logging.getLogger("onward.engines.pgboss")
-
-_NO_LIMITS: Final = "pg-boss has no such limit that Node workers would keep to; use one of its queue policies"
 
 CAPABILITIES: Final = Capabilities(
     engine="pg-boss",
@@ -84,10 +83,10 @@ CAPABILITIES: Final = Capabilities(
             "those who enqueue through Onward"
         ),
         Feature.ORGANISATIONS: emulated("the group of pg-boss 12, and in the data of the job before that"),
-        Feature.PAUSE: absent("pg-boss cannot pause a queue, and Node workers would go on: stop the workers"),
-        Feature.RATE: absent(_NO_LIMITS),
-        Feature.BURST: absent(_NO_LIMITS),
-        Feature.CONCURRENCY: absent(_NO_LIMITS),
+        Feature.PAUSE: emulated(FOREIGN_WORKERS),
+        Feature.RATE: emulated(FOREIGN_WORKERS),
+        Feature.BURST: emulated(FOREIGN_WORKERS),
+        Feature.CONCURRENCY: emulated(f"{FOREIGN_WORKERS}, but their active jobs count"),
         Feature.WEIGHT: absent("pg-boss has no place for weights: give workers the queues they are to take"),
         Feature.PATTERNS: emulated("over the queues there are; one that Node makes is found within a second"),
         Feature.QUEUES_BY_USE: absent(
@@ -316,11 +315,19 @@ class PgBossEngine(AccessVerbs):
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        return await self.run_plan(lambda: self._claim(request))
+        is_atomic = self.queue_cache.has_limits  # a claim without limits needs no transaction
+        claimed = await self._claim(request, is_atomic=is_atomic)
+        if claimed is None:
+            claimed = await self._claim(request, is_atomic=True)
+        return claimed or Claims()
 
-    def _claim(self, request: ClaimRequest) -> Plan[Claims]:
+    async def _claim(self, request: ClaimRequest, *, is_atomic: bool) -> Claims | None:
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
-        return claims.claim(self.schema, self.queue_cache, request, round_robin, self._batches)
+
+        def plan() -> Plan[Claims | None]:
+            return claims.claim(self.schema, self.queue_cache, request, round_robin, self._batches, is_atomic=is_atomic)
+
+        return await self.run_plan(plan, atomic=is_atomic)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""

@@ -53,6 +53,11 @@ class Schema:
         self._texts: dict[tuple[str, str, str], str] = {}
 
     @property
+    def now_micros(self) -> int | None:
+        """The time to go by, in microseconds; None: the database's."""
+        return None if self._clock is None else self._clock.micros()
+
+    @property
     def probe(self) -> SchemaProbe:
         """What pg-boss has made."""
         assert self._probe is not None, "it is looked at when the engine is opened"  # noqa: S101

@@ -56,6 +56,7 @@ from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
+from onward.pg.limits.queues import FOREIGN_WORKERS
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
 from onward.pg.open_claims import OpenClaims
@@ -89,9 +90,9 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.ORGANISATIONS: emulated(f"{_HEADERS}; to list by it, the queue is read through"),
         Feature.PAUSE: emulated(f"{_COMPANION_SCHEMA}; other consumers than Onward's workers go on"),
-        Feature.RATE: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
-        Feature.BURST: absent("there are no rates"),
-        Feature.CONCURRENCY: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
+        Feature.RATE: emulated(FOREIGN_WORKERS),
+        Feature.BURST: emulated(FOREIGN_WORKERS),
+        Feature.CONCURRENCY: emulated(FOREIGN_WORKERS),
         Feature.WEIGHT: absent(
             "queues take turns, one like the other; give a worker of its own to one that needs more"
         ),
@@ -178,6 +179,8 @@ class PGMQEngine(AccessVerbs):
         )
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = OpenClaims()
+        self._limited: set[str] = set()
+        """Queues that had a rate or a concurrency at the last claim from them."""
         self._notifies = notify
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
         self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
@@ -348,7 +351,9 @@ class PGMQEngine(AccessVerbs):
         """See the contract."""
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
         columns = self._columns
-        return await self._drive(lambda: claims.claim(request, self.settings, columns, round_robin, self._batches))
+        return await self._drive(
+            lambda: claims.claim(request, self.settings, columns, round_robin, self._batches, self._limited)
+        )
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -382,7 +387,11 @@ class PGMQEngine(AccessVerbs):
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settle.can_exchange_concurrently(settlements, self.settings):
+        if (
+            request is not None
+            and settlements
+            and settle.can_exchange_concurrently(settlements, self.settings, self._limited)
+        ):
             return await exchange_concurrently(self, settlements, request)
         return await exchange_in_order(self, settlements, request)
 
