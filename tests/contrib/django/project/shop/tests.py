@@ -57,6 +57,9 @@ def worker(*args):
         text=True,
     )
     try:
+        # Before that it has no signal handler, and a stop would kill it.
+        started = any("worker started" in line for line in process.stderr)
+        assert started, f"the worker ended with {process.wait()}"
         yield
     finally:
         process.send_signal(signal.SIGTERM)
