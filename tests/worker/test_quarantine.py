@@ -89,7 +89,7 @@ async def test_a_child_makes_an_app_by_its_factory_and_enters_its_lifespan(tasks
     async with made:
         (suspect,) = await make_suspects(SimpleNamespace(app=made), "stateful")  # type: ignore[arg-type]
         async with made.worker(poll=POLL):
-            pid, state = await suspect.result(timeout=60)  # type: ignore[misc]
+            pid, state = await suspect.result(timeout=60)
     assert pid == state != os.getpid()
     assert locate_app(made._core.engine, ("x:make()", "sqlite://")) is None
 
