@@ -265,6 +265,18 @@ def claim_of(context: JobContext) -> Claim:
     return context._run.claim  # noqa: SLF001 - for onward.bullmq; no part of what handlers see
 
 
+async def stored_job(context: JobContext) -> Job | None:
+    """Read the job that a handler runs as the store has it; None: it is gone, or the handler was called by hand."""
+    run = context._run  # noqa: SLF001 - for contrib.django; no part of what handlers see
+    return None if run.engine is None else await run.engine.get(run.claim.ref)
+
+
+def wait_for_stored_job(context: JobContext) -> Job | None:
+    """Read it from a thread of the handler's."""
+    run = context._run  # noqa: SLF001 - as above
+    return None if run.engine is None else run.wait_for(stored_job(context))
+
+
 def trace_of(context: JobContext) -> str | None:
     """Return the trace-context headers that were enqueued with the job, as a JSON object."""
     return context._run.claim.trace  # noqa: SLF001 - for contrib.otel; no part of what handlers see

@@ -107,7 +107,10 @@ def _ended(job: Job) -> Reason:
         case JobStatus.CANCELLED:
             message = f"it was cancelled{at}: {job.last_error or 'no reason given'}"
         case JobStatus.DEAD_LETTER:
-            message = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
+            crashed = job.crashes > 0 and job.attempts < job.max_attempts
+            ended = "one child process" if job.crashes == 1 else f"{job.crashes} child processes"
+            used_up = f"its attempts are used up ({job.attempts} of {job.max_attempts})"
+            message = f"{f'it ended {ended} in which it ran alone' if crashed else used_up}{at}: {job.last_error}"
         case _:
             message = f"it failed for good{at}: {job.last_error}"
     return Reason(code=ReasonCode.ENDED, message=message, remedy=f"onward jobs replay {job.ref}")

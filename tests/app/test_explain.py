@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
-from onward import App, DoNotRetry, JobNotFound, JobRef
+from onward import App, DoNotRetry, Job, JobNotFound, JobRef, JobStatus
 from onward.clock import ManualClock
-from onward.engine.values import Claim, ClaimRequest, QueueChange, Rate, Settlement, WorkerInfo
-from onward.explain import Reason, ReasonCode
+from onward.engine.values import Claim, ClaimRequest, QueueChange, QueueInfo, Rate, Settlement, WorkerInfo
+from onward.explain import Reason, ReasonCode, explain
 from onward.handle import JobHandle
 from onward.lifecycle import Complete
 
@@ -192,3 +193,19 @@ async def test_a_job_that_was_cancelled_and_why(shop: App):
 async def test_a_job_that_there_is_not(shop: App):
     with pytest.raises(JobNotFound):
         await shop.jobs.explain(JobRef("mail", "01900000-0000-7000-8000-000000000000"))
+
+
+async def test_a_job_that_ended_its_processes_is_not_said_to_have_used_up_its_attempts(shop: App, clock: ManualClock):
+    job = await (await put(shop)).info()
+    buried = replace(job, status=JobStatus.DEAD_LETTER, crashes=3, last_error="ProcessDied: killed by SIGKILL")
+
+    def message(job: Job) -> str:
+        queue = QueueInfo(name=job.queue)
+        (reason,) = explain(job, queue=queue, workers=(), held_jobs=(), now=clock.now(), lease=LEASE)
+        return reason.message
+
+    assert message(buried).startswith("it ended 3 child processes in which it ran alone: ProcessDied")
+    assert "attempts" not in message(buried)
+    assert message(replace(buried, crashes=1)).startswith("it ended one child process in which")
+    assert message(replace(buried, crashes=1, attempts=5)).startswith("its attempts are used up (5 of 5)")
+    assert message(replace(buried, crashes=0, attempts=5)).startswith("its attempts are used up (5 of 5)")

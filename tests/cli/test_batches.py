@@ -76,12 +76,15 @@ def test_an_unknown_batch_is_answered_with_the_nearest(some: Cli, verb):
 
 
 def test_a_flow_is_drawn_in_the_terminal(some: Cli):
-    drawn = [re.sub(r" [0-9a-f]{6}\b", "", line) for line in some("batches", "graph", "letters").ok().out.splitlines()]
-    assert drawn == [
+    lines = some("batches", "graph", "letters").ok().out.splitlines()
+    ids = [re.findall(r" ([0-9a-f-]{36})\b", line) for line in lines]
+    for (each,) in ids:
+        some("jobs", "show", each).ok()  # a command takes what is shown
+    assert [re.sub(r" [0-9a-f-]{36}\b| …[0-9a-f]{6}\b", "", line) for line in lines] == [
         "✓ send_mail  completed",
         "├─ ● send_mail  pending",
         "└─ ● send_mail  pending",
-        "   └─ ○ send_mail  also after  blocked",
+        "   └─ ○ send_mail  also after send_mail  blocked",
     ]
 
 

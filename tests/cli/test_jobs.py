@@ -188,3 +188,32 @@ def test_a_prefix_is_not_compared_with_ever_so_many_jobs(shop: Cli, three, monke
     monkeypatch.setattr("onward.cli.bulk._PAGE", 1)
     monkeypatch.setattr("onward.cli.bulk._MAX_COMPARED", 2)
     shop("jobs", "show", "f").usage_error("more than 2 jobs", "give the whole id")
+
+
+def test_one_word_lists_all_that_ended_in_an_error(shop: Cli):  # O8
+    for task in ("broken", "doomed", "send_mail"):
+        shop("enqueue", task, *(["to=ann"] if task == "send_mail" else [])).ok()
+    shop("tick").ok()
+    listed = shop("jobs", "list", "--status", "unsuccessful", "--json").ok().json["jobs"]
+    assert {job["type"]: job["status"] for job in listed} == {"broken": "failed", "doomed": "dead_letter"}
+    both = shop("jobs", "list", "--status", "failed,dead_letter", "--json").ok().json["jobs"]
+    assert both == listed
+    for words, other in (
+        (("jobs", "list", "--status", "failed"), "1 dead letter"),
+        (("jobs", "list", "--status", "dead_letter"), "1 failed job"),
+        (("dead", "list"), "1 failed job"),
+    ):
+        said = shop(*words).ok().err
+        assert f"not listed: {other}" in said
+        assert "--status unsuccessful" in said
+    for words in (("jobs", "list"), ("jobs", "list", "--status", "unsuccessful"), ("dead", "list", "--queue", "mail")):
+        assert "not listed" not in shop(*words).ok().err
+    assert shop("jobs", "replay", "--status", "unsuccessful", "--yes", "--json").ok().json["changed"] == 2
+
+
+@pytest.mark.parametrize("group", ["jobs", "queues", "schedules", "batches", "dead", "archive", "tokens"])
+def test_a_group_alone_lists(shop: Cli, group: str):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    assert shop(group).ok().out.splitlines()[:1] == shop(group, "list").ok().out.splitlines()[:1]
+    assert shop(group, "--json").ok().json == shop(group, "list", "--json").ok().json
+    shop(group, "--json", "list").usage_error("the options are before list")

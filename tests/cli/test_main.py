@@ -165,3 +165,15 @@ def test_completion_is_silent_where_it_knows_nothing(cli: Cli, workdir):
     assert complete("queues", "pause", "ma") == []
     assert completion.statuses()
     assert not list(workdir.glob("*.db"))
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["", "jobs", "queues", "schedules", "batches", "dead", "archive", "tokens", "bench"],
+    ids=lambda group: group or "onward",
+)
+def test_no_help_text_is_cut_at_eighty_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch, group: str):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    lines = cli(*([group] if group else []), "--help").ok().out.splitlines()
+    assert [line for line in lines if line.endswith(("...", "…")) and "Usage:" not in line] == []

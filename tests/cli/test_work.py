@@ -102,6 +102,23 @@ def test_a_burst_ends_when_no_job_is_left(shop: Cli, workdir: Path, options: tup
     assert loop.startswith("uvloop") == ("--uvloop" in options)
 
 
+def test_a_worker_warns_of_queues_that_do_not_exist(shop: Cli, workdir: Path):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    command = [sys.executable, "-m", "onward.cli", "work", "--app", "shop:app", "--burst", "--queues"]
+    done = subprocess.run(
+        [*command, "mial,mail,video/*,video/acme,other/*"],
+        cwd=workdir,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    warnings = [line.partition("WARNING ")[2] for line in done.stderr.splitlines() if "does not exist" in line]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("queue 'mial' does not exist and no task uses it: did you mean 'mail'?")
+    assert warnings[1].startswith("queue 'other/*' does not exist")
+
+
 def test_uvloop_is_asked_for_where_it_is_not_installed(shop: Cli, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     shop("work", "--uvloop").usage_error("pip install 'onward[uvloop]'")

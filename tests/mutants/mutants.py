@@ -473,7 +473,7 @@ LIMITS: Final = (
         "pgmq limits: permits of jobs that were not there are kept",
         (
             Edit(
-                "engines/pgmq/migrations/0009_limits.sql",
+                "engines/pgmq/migrations/0010_limits.sql",
                 "        perform onward.give_up_permits(permits.token);\n",
                 "",
             ),
@@ -484,7 +484,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "pgmq limits: concurrency does not count what is held",
-        (Edit("engines/pgmq/migrations/0009_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
+        (Edit("engines/pgmq/migrations/0010_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
         (f"{CONFORMANCE}/test_limits.py",),
         only="held_at_once",
         engine="pgmq",
@@ -5037,7 +5037,163 @@ WORKER_COMMANDS: Final = (
     ),
 )
 
+_CHOICE: Final = "tests/app/test_store_choice.py"
+_BLUEPRINT: Final = "tests/app/test_blueprint.py"
+_ENQUEUE_MIDDLEWARE: Final = "tests/app/test_enqueue_middleware.py"
+_LIMITED: Final = "tests/app/test_declared_limits.py"
+_BURST: Final = "tests/worker/test_burst.py"
+
+
+def _of_application(name: str, edit: Edit, tests: str, only: str = "") -> Mutant:
+    return Mutant(f"application: {name}", (edit,), (tests,), only=only)
+
+
+APPLICATIONS: Final = (
+    _of_application(
+        "half a blueprint is included",
+        Edit(
+            "app.py",
+            "                for name in blueprint.tasks:\n                    self._refuse_taken(name)\n",
+            "                pass\n",
+        ),
+        _BLUEPRINT,
+    ),
+    _of_application(
+        "tasks that come after the include are lost",
+        Edit("blueprint.py", "            includer._include_task(task)", "            del includer"),
+        _BLUEPRINT,
+    ),
+    _of_application(
+        "packages that cannot be imported are passed over",
+        Edit("discovery.py", ", onerror=_raise)", ")"),
+        _BLUEPRINT,
+    ),
+    _of_application(
+        "a store in use is replaced",
+        Edit("app.py", "        if self._core.is_open:\n", "        if False:\n"),
+        _CHOICE,
+    ),
+    _of_application(
+        "a store that lacks what the code needs is taken",
+        Edit("core.py", "            checked.capabilities.require(feature)\n", "            pass\n"),
+        _CHOICE,
+    ),
+    _of_application(
+        "names of queues are not checked when the store is known",
+        Edit(
+            "core.py",
+            "            check_queue_template(task.options.queue, foreign=checked.capabilities.is_shared)\n",
+            "            pass\n",
+        ),
+        _CHOICE,
+    ),
+    _of_application(
+        "an override stays",
+        Edit("core.py", "        self._core.replace(self._previous)\n", ""),
+        _CHOICE,
+    ),
+    _of_application(
+        "payloads are read as another store has them",
+        Edit(
+            "core.py", "            for task in self.tasks.values():\n                self._adapt(task, binding)\n", ""
+        ),
+        _CHOICE,
+    ),
+    _of_application(
+        "a misspelt key of the project file is passed over",
+        Edit("project_file.py", "frozen=True, forbid_unknown_fields=True", "frozen=True"),
+        _CHOICE,
+    ),
+    _of_application(
+        "a middleware drops jobs",
+        Edit("engine/checked.py", "passed is None or len(passed) != len(passage.jobs)", "passed is None"),
+        _ENQUEUE_MIDDLEWARE,
+    ),
+    _of_application(
+        "a middleware swallows the error of the store",
+        Edit(
+            "engine/checked.py",
+            "            steps.throw(error)\n        raise\n",
+            "            steps.throw(error)\n        return\n",
+        ),
+        _ENQUEUE_MIDDLEWARE,
+    ),
+    _of_application(
+        "a payload by name need not fit the task",
+        Edit("core.py", "            handler.arguments.decode(encoded)\n", "            pass\n"),
+        _ENQUEUE_MIDDLEWARE,
+    ),
+    _of_application(
+        "an inline enqueue within a run opens its resources again",
+        Edit("core.py", "elif current is not None and current[0] is self and current[1] is loop:", "elif False:"),
+        "tests/app/test_lifespan.py",
+    ),
+    _of_application(
+        "resources of one event loop are used on another",
+        Edit("core.py", "current[0] is self and current[1] is loop:", "current[0] is self:"),
+        "tests/app/test_lifespan.py",
+    ),
+    _of_application(
+        "a process is given the value of a lifespan that it does not have",
+        Edit("worker/processes.py", ", on_note=send_report, state=ELSEWHERE)", ", on_note=send_report)"),
+        "tests/worker/test_processes.py",
+        "lifespan",
+    ),
+    _of_application(
+        "an enqueue replaces an operator's limit",
+        Edit("engine/checked.py", "else QueueSettings(), replaces=False)", "else QueueSettings(), replaces=True)"),
+        _LIMITED,
+    ),
+    _of_application(
+        "a worker that starts leaves an older limit",
+        Edit("worker/limit_keeper.py", "replaces=not self._is_started", "replaces=False"),
+        _LIMITED,
+    ),
+    _of_application(
+        "a template stands for several parts of a path",
+        Edit("engine/declared_limits.py", '"[^/]+".join', '".+".join'),
+        _LIMITED,
+    ),
+    _of_application(
+        "an enqueue fails where limits cannot be set",
+        Edit(
+            "engine/checked.py",
+            '            except OnwardError as error:\n                log.warning("limits',
+            '            except KeyError as error:\n                log.warning("limits',
+        ),
+        _LIMITED,
+    ),
+    _of_application(
+        "a burst ends while a rate holds jobs back",
+        Edit("worker/claimer.py", "not claimed.claims and claimed.retry_after is None", "not claimed.claims"),
+        _BURST,
+    ),
+    _of_application(
+        "a burst ends while jobs run",
+        Edit(
+            "worker/claimer.py", "return self._found_nothing and self.is_drained and", "return self._found_nothing and"
+        ),
+        _BURST,
+    ),
+    _of_application(
+        "explain speaks of attempts where processes have died",
+        Edit("explain.py", "crashed = job.crashes > 0 and", "crashed = False and"),
+        "tests/app/test_explain.py",
+    ),
+    _of_application(
+        "one word for errors leaves out dead letters",
+        Edit(
+            "cli/command.py",
+            "UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED, JobStatus.DEAD_LETTER})",
+            "UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED})",
+        ),
+        "tests/cli/test_jobs.py",
+        "one_word",
+    ),
+)
+
 MUTANTS: Final = (
+    *APPLICATIONS,
     *SERVER,
     *ALERTS,
     *ACCESS,

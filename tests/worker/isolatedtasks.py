@@ -10,10 +10,13 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from onward.app import App
+from onward.blueprint import Tasks
 from onward.context import CallNext, JobContext
 
 STORE = "ONWARD_TEST_STORE"
@@ -101,3 +104,23 @@ def hold_interpreter(context: JobContext, seconds: float) -> int:
 @app.task(timeout=timedelta(seconds=0.2), max_attempts=1)
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
+
+
+blueprint = Tasks()
+
+
+@blueprint.task
+async def stateful(context: JobContext) -> list[int]:
+    return [os.getpid(), context.state]
+
+
+@asynccontextmanager
+async def lifespan(_: App) -> AsyncIterator[int]:
+    yield os.getpid()
+
+
+def create_app() -> App:
+    """Make an App that does not know its store: the worker does."""
+    made = App(lifespan=lifespan, lease=1)
+    made.include(blueprint)
+    return made

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -80,6 +80,18 @@ async def test_suspects_run_in_child_processes_each_in_its_own(tasks: ModuleType
         assert (job.attempts, job.crashes, job.is_suspect) == (1, 0, False)
         assert [line.line for line in await tasks.app._core.engine.logs(handle.ref)] == ["by the middleware"]
     assert (await read(tasks.app, suspects[0])).progress == 50
+
+
+async def test_a_child_makes_an_app_by_its_factory_and_enters_its_lifespan(tasks: ModuleType, tmp_path: Path):
+    made: App = tasks.create_app()
+    made.configure(url=tmp_path / "jobs.db")
+    made._core.import_path = f"{NAME}:create_app()"  # as the command line notes it
+    async with made:
+        (suspect,) = await make_suspects(SimpleNamespace(app=made), "stateful")  # type: ignore[arg-type]
+        async with made.worker(poll=POLL):
+            pid, state = await suspect.result(timeout=60)
+    assert pid == state != os.getpid()
+    assert locate_app(made._core.engine, ("x:make()", "sqlite://")) is None
 
 
 async def test_the_worker_goes_on_while_a_suspect_runs(tasks: ModuleType, tmp_path: Path):  # Counting

@@ -8,12 +8,21 @@ import typer
 
 from onward.app import App
 from onward.cli import bulk
-from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.command import (
+    CursorOption,
+    DryRunOption,
+    IdsArgument,
+    JsonOption,
+    LimitOption,
+    YesOption,
+    list_by_default,
+    on_app,
+)
 from onward.cli.jobs import AllOption, ByOption, show_counts, show_job, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import FINISHED
 
-archive = typer.Typer(no_args_is_help=True, help="Look at archived jobs, and purge them.")
+archive = typer.Typer(help="Look at archived jobs, and purge them.")
 
 
 @archive.command("list")
@@ -23,6 +32,9 @@ async def list_archived(
 ) -> None:
     """List archived jobs, the last one first."""
     show_page(await app.archive.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
+
+
+list_by_default(archive, list_archived)
 
 
 @archive.command("count")
@@ -35,7 +47,7 @@ async def count_archived(app: App, job_filter: JobFilter, by: ByOption = "status
 @archive.command()
 @on_app()
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
-    """Show everything about one archived job: its arguments, result and errors."""
+    """Show one archived job. Its arguments, result and errors."""
     show_job(await bulk.find_job(app.archive, id), [], json=json)
 
 

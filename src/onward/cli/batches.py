@@ -14,13 +14,13 @@ from onward.app import App
 from onward.batches.resources import Batch
 from onward.batches.values import BatchInfo
 from onward.cli import bulk, completion, graph, output
-from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.command import JsonOption, YesOption, list_by_default, on_app
 from onward.cli.errors import refusal
 from onward.errors import InvalidValue
 from onward.job import Job
 from onward.service.wording import count, duration
 
-batches = typer.Typer(no_args_is_help=True, help="Look at batches and flows, pause, resume and cancel them.")
+batches = typer.Typer(help="Look at batches and flows, pause, resume and cancel them.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=completion.batches)]
 _MAX_JOBS: Final = 2000
@@ -48,6 +48,9 @@ async def list_batches(
         output.note("no batches yet: app.batch(…) makes one, and so does app.flow(…)")
         return
     _show(found, json=json)
+
+
+list_by_default(batches, list_batches)
 
 
 @batches.command("show")
@@ -87,7 +90,7 @@ async def seal(app: App, name: NameArgument) -> None:
 @batches.command()
 @on_app(action="batches.cancel")
 async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
-    """Cancel what waits and what runs of a batch; nothing can be added to it any more."""
+    """Cancel the open jobs of a batch. Nothing can be added to it any more."""
     batch = await _find(app, name)
     info = await batch.info()
     bulk.confirm(f"{count(info.total - info.ended, 'job')} of the batch {name} will be cancelled", yes=yes)
@@ -97,7 +100,7 @@ async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
 @batches.command()
 @on_app(action="batches.delete")
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
-    """Forget a batch that has finished; its jobs stay for as long as their queue keeps them."""
+    """Delete a finished batch. Its jobs stay for as long as their queue keeps them."""
     await _find(app, name)
     bulk.confirm(f"the batch {name} will be deleted", yes=yes)
     try:
@@ -115,7 +118,7 @@ async def show_graph(
     format: Annotated[Format, typer.Option("--as", help="How to draw it.")] = Format.TREE,
     json: JsonOption = False,
 ) -> None:
-    """Draw the dependencies between the jobs of a flow: as a tree, as Mermaid, or as SVG."""
+    """Draw the dependencies of a flow. As a tree, as Mermaid, or as SVG."""
     batch = await _find(app, name)
     jobs = await _jobs(batch)
     dependencies = await batch.dependencies()

@@ -162,7 +162,7 @@ def due(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Time how late an idle worker in another process starts delayed jobs."""
+    """Time how late delayed jobs start. The worker is idle, in another process."""
     from onward.bench.due import due as scenario  # noqa: PLC0415 - as above
 
     _run(
@@ -287,7 +287,7 @@ def events(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run jobs that wait while their events are recorded, and heard by another process."""
+    """Run jobs while their events are recorded. Another process reads them."""
     from onward.bench.events import events as scenario  # noqa: PLC0415 - as above
 
     _run(

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -30,11 +30,13 @@ from onward.service.identity import of_command_line
 
 AppOption = Annotated[
     str | None,
-    typer.Option("--app", metavar="MODULE:APP", help="The app, as module:name; else ONWARD_APP.", show_default=False),
+    typer.Option(
+        "--app", metavar="MODULE:APP", help="The app, module:name or module:make(); ONWARD_APP.", show_default=False
+    ),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The store, instead of an app; else ONWARD_URL.", show_default=False),
+    typer.Option("--url", metavar="URL", help="The store, instead of an app; ONWARD_URL.", show_default=False),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=False)]
@@ -52,7 +54,7 @@ StatusOption = Annotated[
         "--status",
         "-s",
         metavar="STATUS",
-        help="In one of these statuses: failed,dead_letter.",
+        help="In one of these statuses: pending,running; unsuccessful: failed or dead_letter.",
         autocompletion=completion.statuses,
         show_default=False,
     ),
@@ -113,6 +115,10 @@ _FILTER_OPTIONS: dict[str, Any] = {
     "older_than": OlderOption,
     "newer_than": NewerOption,
 }
+
+UNSUCCESSFUL_WORD: Final = "unsuccessful"
+"""Stands for every status of a job that ended in an error, in ``--status``."""
+UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED, JobStatus.DEAD_LETTER})
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 
@@ -177,6 +183,32 @@ def on_app(
     return make
 
 
+def list_by_default(group: typer.Typer, list_command: Callable[..., None]) -> None:
+    """Have a group of commands list when no command is named: ``onward queues``."""
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(list_command).parameters.items()
+        if name not in {"app", "url", "debug", "json"}
+    }
+
+    @group.callback(invoke_without_command=True)
+    def by_default(
+        ctx: typer.Context,
+        json: JsonOption = False,
+        app: AppOption = None,
+        url: UrlOption = None,
+        debug: DebugOption = False,
+    ) -> None:
+        if ctx.invoked_subcommand is None:
+            list_command(**defaults, json=json, app=app, url=url, debug=debug)
+        elif json or app or url or debug:
+            with report_errors(debug=debug):
+                raise usage_error(
+                    f"the options are before {ctx.invoked_subcommand}, and belong to it",
+                    remedy=f"onward {ctx.info_name} {ctx.invoked_subcommand} … with the options behind it",
+                )
+
+
 def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
@@ -221,12 +253,14 @@ def _parse_statuses(texts: list[str]) -> frozenset[JobStatus]:
     words = [word.strip() for text in texts for word in text.split(",") if word.strip()]
     if not words:
         raise usage_error("--status names no status", remedy="--status failed,dead_letter")
-    return frozenset(map(_parse_status, words))
+    return frozenset().union(*map(_parse_status, words))
 
 
-def _parse_status(word: str) -> JobStatus:
+def _parse_status(word: str) -> frozenset[JobStatus]:
+    if word.lower() == UNSUCCESSFUL_WORD:
+        return UNSUCCESSFUL
     try:
-        return JobStatus(word.lower().replace("-", "_"))
+        return frozenset({JobStatus(word.lower().replace("-", "_"))})
     except ValueError:
-        known = [status.value for status in JobStatus]
+        known = [*(status.value for status in JobStatus), UNSUCCESSFUL_WORD]
         raise usage_error(f"there is no status {word!r}{nearest(word, known)}") from None

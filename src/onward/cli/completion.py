@@ -22,7 +22,7 @@ _TIMEOUT: Final = 1.0
 
 def statuses() -> list[str]:
     """Offer the statuses."""
-    return [status.value for status in JobStatus]
+    return [*(status.value for status in JobStatus), "unsuccessful"]
 
 
 def queues(ctx: typer.Context) -> list[str]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import typer
+from msgspec import structs
 
 from onward.app import App
 from onward.cli import bulk, output
-from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
-from onward.cli.jobs import AllOption, show_page
+from onward.cli.command import (
+    CursorOption,
+    DryRunOption,
+    IdsArgument,
+    JsonOption,
+    LimitOption,
+    YesOption,
+    list_by_default,
+    on_app,
+)
+from onward.cli.jobs import AllOption, note_other_failures, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import JobStatus
 
-dead = typer.Typer(no_args_is_help=True, help="Look at dead letters, and replay or purge them.")
+dead = typer.Typer(help="Look at dead letters, and replay or purge them.")
 
 
 @dead.command("list")
@@ -21,6 +31,10 @@ async def list_dead(
 ) -> None:
     """List dead letters, the newest first."""
     show_page(await app.dead.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
+    await note_other_failures(app, structs.replace(job_filter, status=_states(app)))
+
+
+list_by_default(dead, list_dead)
 
 
 @dead.command("count")
@@ -45,7 +59,7 @@ async def replay(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Give dead letters a new life, by id or by filter: ready now, with all their attempts."""
+    """Re-enqueue dead letters. By id or by filter, with a fresh attempt count."""
     action = bulk.Action(
         name="replay", past_tense="replayed", sources=_states(app), act=app.dead.replay, resource=app.jobs
     )

@@ -56,7 +56,7 @@ def dev(
     url: UrlOption = None,
     debug: DebugOption = False,
 ) -> None:  # fmt: skip
-    """Run a worker and the HTTP server, and restart both when a source file changes."""
+    """Run worker and server, with reload. Both restart when a source file changes."""
     with report_errors(debug=debug):
         try:
             import onward.http.serving  # noqa: F401, PLC0415 - an extra

@@ -44,7 +44,7 @@ async def doctor(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Look for problems and say what to do about them; exit 1 on a problem, 3 if the store is unreachable."""
+    """Look for problems and remedies. Exits 1 on a problem, 3 if the store is unreachable."""
     snapshot: Snapshot | None = None
     code = EXIT_FAILED
     try:

@@ -18,7 +18,7 @@ from onward.service.wording import duration
 async def explain(
     app: App, id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")], json: JsonOption = False
 ) -> None:
-    """Say why a job is not running: all that stands in its way, and what to do about it."""
+    """Say why a job is not running. Names every obstacle, and what to do about it."""
     job = await bulk.find_job(app.jobs, id)
     reasons = await app.jobs.explain(job)
     if json:

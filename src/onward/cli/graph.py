@@ -80,9 +80,13 @@ def short(job_id: str) -> str:
 
 
 def lines_of(graph: Graph) -> list[tuple[str, Job]]:
-    """Draw a tree: each job below the last of those that it waits for, with the others named behind it."""
+    """Draw a tree: each job below the last of those that it waits for, with the others named behind it.
+
+    Ids are whole where a job has its line, because commands take them; elsewhere their end is enough.
+    """
     position = {job.id: number for number, job in enumerate(graph.jobs)}
     above = {job.id: max(graph.parents[job.id], key=position.__getitem__, default=None) for job in graph.jobs}
+    types = {job.id: job.type for job in graph.jobs}
     below: dict[str | None, list[Job]] = {}
     for job in graph.jobs:
         below.setdefault(above[job.id], []).append(job)
@@ -91,8 +95,8 @@ def lines_of(graph: Graph) -> list[tuple[str, Job]]:
     while waiting:  # no recursion: a chain may have ten thousand links
         stem, branch, job = waiting.pop()
         others = [parent for parent in graph.parents[job.id] if parent != above[job.id]]
-        also = f"  also after {', '.join(short(other) for other in others)}" if others else ""
-        drawn.append((f"{stem}{branch}{_MARKS[job.status]} {job.type} {short(job.id)}{also}", job))
+        also = f"  also after {', '.join(f'{types[other]} …{short(other)}' for other in others)}" if others else ""
+        drawn.append((f"{stem}{branch}{_MARKS[job.status]} {job.type} {job.id}{also}", job))
         inner = stem + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
         children = below.get(job.id, [])
         for number, child in reversed(list(enumerate(children))):

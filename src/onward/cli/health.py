@@ -52,7 +52,7 @@ def health(
     url: UrlOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Check the store, for probes: exit 0 if it answers, 3 if not, 1 if a worker is missing or stale."""
+    """Check the store, for probes. Exits 0 if it answers, 3 if not, 1 if a worker is missing or stale."""
     with report_errors(debug=debug):
         if file is not None and worker:
             raise usage_error("--file and --worker do not go together: the file is one worker's")

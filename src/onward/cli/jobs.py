@@ -14,7 +14,18 @@ from rich.text import Text
 
 from onward.app import App
 from onward.cli import bulk, output
-from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.command import (
+    UNSUCCESSFUL,
+    UNSUCCESSFUL_WORD,
+    CursorOption,
+    DryRunOption,
+    IdsArgument,
+    JsonOption,
+    LimitOption,
+    YesOption,
+    list_by_default,
+    on_app,
+)
 from onward.cli.errors import usage_error
 from onward.cli.units import age, read_datetime
 from onward.core import core_of
@@ -27,9 +38,9 @@ from onward.service.export import csv_chunks, ndjson_chunks
 from onward.service.identity import of_command_line
 from onward.service.jobs import MAX_EXPORTED
 from onward.service.services import Services
-from onward.service.wording import duration
+from onward.service.wording import count, duration
 
-jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, replay, edit or delete them.")
+jobs = typer.Typer(help="Look at jobs, and cancel, replay, edit or delete them.")
 
 ByOption = Annotated[CountBy, typer.Option("--by", help="The field to count by.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All of them.", show_default=False)]
@@ -43,6 +54,26 @@ async def list_jobs(
     """List jobs, the newest first."""
     page = await app.jobs.list(job_filter, limit=limit, cursor=cursor)
     show_page(page, app.capabilities, json=json)
+    await note_other_failures(app, job_filter)
+
+
+list_by_default(jobs, list_jobs)
+
+
+async def note_other_failures(app: App, job_filter: JobFilter) -> None:
+    """Point to dead letters where failed jobs were asked for, and the other way round: both ended badly."""
+    given = job_filter.status
+    if (
+        given is None
+        or len(given & UNSUCCESSFUL) != 1
+        or app.capabilities.shown(JobStatus.DEAD_LETTER) in given - {JobStatus.DEAD_LETTER}
+    ):
+        return
+    (other,) = UNSUCCESSFUL - given
+    counts = await app.jobs.count(msgspec.structs.replace(job_filter, status=frozenset({other})), by="status")
+    if number := sum(counts.values()):
+        what = count(number, "dead letter" if other is JobStatus.DEAD_LETTER else "failed job")
+        output.note(f"not listed: {what} of the same kind; onward jobs list --status {UNSUCCESSFUL_WORD} has both")
 
 
 def show_page(page: Page[Job], capabilities: Capabilities, *, json: bool) -> None:
@@ -266,7 +297,7 @@ async def replay(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Re-enqueue failed, dead and cancelled jobs with a fresh attempt count, by id or by filter."""
+    """Re-enqueue failed, dead and cancelled jobs. By id or by filter, with a fresh attempt count."""
     action = bulk.Action(
         name="replay",
         past_tense="replayed",

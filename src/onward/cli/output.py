@@ -42,6 +42,8 @@ Cell = str | Text
 _SHRINKABLE: Final = frozenset({"details", "queues", "limits", "what it does"})
 """Columns that may be cut when a line is too long."""
 _MIN_WIDTH: Final = 6
+_DROPPABLE: Final = ("age", "oldest", "attempts", "scheduled")
+"""Columns that are left out, in this order, where a line would still be too long."""
 
 
 def stdout() -> Console:
@@ -159,13 +161,25 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = (), width: int | None = None
 ) -> Table:
-    """Lay rows out for a terminal of a certain width. Only the column that can spare it is cut: names must be whole."""
+    """Lay rows out for a terminal of a certain width.
+
+    Only the column that can spare it is cut, and if that is not enough the least important ones are left out: names and
+    ids must be whole.
+    """
     numbers = frozenset(right)
     cells = [[one if isinstance(one, Text) else Text(escape(one)) for one in row] for row in rows]
+    columns = list(columns)
     widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+    available = stdout().width if width is None else width
+    for name in _DROPPABLE:
+        least = [min(each, _MIN_WIDTH) if columns[at] in _SHRINKABLE else each for at, each in enumerate(widths)]
+        if name in columns and sum(least) + 2 * (len(columns) - 1) > available:
+            at = columns.index(name)
+            columns, widths = columns[:at] + columns[at + 1 :], widths[:at] + widths[at + 1 :]
+            cells = [row[:at] + row[at + 1 :] for row in cells]
     rendered = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shrinkable = next((at for at, name in enumerate(columns) if name in _SHRINKABLE), len(columns) - 1)
-    max_width = (stdout().width if width is None else width) - sum(widths) + widths[shrinkable] - 2 * (len(columns) - 1)
+    max_width = available - sum(widths) + widths[shrinkable] - 2 * (len(columns) - 1)
     for at, name in enumerate(columns):
         rendered.add_column(
             name,

@@ -12,7 +12,7 @@ from rich.text import Text
 from onward.app import App
 from onward.arguments import nearest
 from onward.cli import bulk, completion, identity, output
-from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.command import JsonOption, YesOption, list_by_default, on_app
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import (
     describe_backoff,
@@ -27,7 +27,7 @@ from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, JobStatus
 from onward.service.wording import count, duration
 
-queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and configure them.")
+queues = typer.Typer(help="Look at queues, pause, resume and configure them.")
 
 PatternArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A name, or a pattern: mail/*.", autocompletion=completion.queues)
@@ -52,6 +52,9 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
         output.note("no queues yet: the first job makes one")
         return
     show_queues(found, json=json)
+
+
+list_by_default(queues, list_queues)
 
 
 @queues.command()
@@ -126,7 +129,7 @@ async def configure(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Change a queue's limits, lease, retry defaults and retention; options not given stay as they are."""
+    """Change a queue's settings. Limits, lease, retry defaults and retention; what is not given stays."""
     changes: dict[str, Any] = {
         "rate": _rate(rate, burst),
         "global_concurrency": UNSET if global_concurrency is None else read_limit(global_concurrency),

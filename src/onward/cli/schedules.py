@@ -10,7 +10,7 @@ from rich.text import Text
 
 from onward.app import App
 from onward.cli import bulk, completion, output
-from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.command import JsonOption, YesOption, list_by_default, on_app
 from onward.cli.enqueue import read_job
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import read_duration
@@ -18,7 +18,7 @@ from onward.errors import InvalidValue
 from onward.schedule import Missed, Schedule
 from onward.service.wording import duration
 
-schedules = typer.Typer(no_args_is_help=True, help="Look at what is enqueued again and again, and change it.")
+schedules = typer.Typer(help="Look at what is enqueued again and again, and change it.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=completion.schedules)]
 
@@ -32,6 +32,9 @@ async def list_schedules(app: App, json: JsonOption = False) -> None:
         output.note("no schedules yet: @app.every makes one, and so does onward schedules set")
         return
     _show(found, json=json)
+
+
+list_by_default(schedules, list_schedules)
 
 
 @schedules.command()

@@ -9,14 +9,14 @@ import typer
 
 from onward.app import App
 from onward.cli import output
-from onward.cli.command import CursorOption, JsonOption, LimitOption, on_app
+from onward.cli.command import CursorOption, JsonOption, LimitOption, list_by_default, on_app
 from onward.cli.units import age, read_optional_duration
 from onward.engine.access import AuditQuery
 from onward.service.identity import of_command_line
 from onward.service.services import Services
 from onward.service.values import TokenRequest, TokenView
 
-tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of the server.")
+tokens = typer.Typer(help="Create, list and revoke tokens of the server.")
 
 _EXPIRES = timedelta(days=90)
 
@@ -86,6 +86,9 @@ async def list_tokens(app: App, json: JsonOption = False) -> None:
     )
 
 
+list_by_default(tokens, list_tokens)
+
+
 def _status(token: TokenView) -> str:
     if token.revoked_at is not None:
         return "revoked"
@@ -119,7 +122,7 @@ async def audit(
     cursor: CursorOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what was changed through the server and the command line, the newest first."""
+    """List audit records, the newest first. Changes through the server and the command line."""
     query = AuditQuery(actor=actor, action=action, target=target)
     page = await Services(app).audit.list(of_command_line(), query, cursor=cursor, limit=limit)
     if json:

@@ -36,7 +36,7 @@ async def usage(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Sum up what was run: how many runs, how long they waited and took."""
+    """Sum up runs. How many there were, how long they waited and took."""
     since = None if last is None else datetime.now(UTC) - last
     usage_rows = await app.usage(
         bucket=bucket.value, by=[field.value for field in by or ()], since=since, org_id=org, queue=queue, type=type
@@ -71,5 +71,5 @@ async def usage(
 
 @on_app()
 async def metrics(app: App) -> None:
-    """Tell how things stand, as Prometheus reads it."""
+    """Write metrics in Prometheus's text format."""
     sys.stdout.write(await app.metrics())

@@ -59,8 +59,7 @@ def work(
             "--queues",
             "-q",
             metavar="PATTERNS",
-            help="Which to serve, and how many of each at once: mail/*,video=2. All, if not given; "
-            "in a store that others work on too, those of the app's tasks.",
+            help="Queues to serve, and jobs at once: mail/*,video=2; all. On a foreign store: those of the tasks.",
             autocompletion=completion.queues,
             show_default=False,
         ),
@@ -70,7 +69,7 @@ def work(
         typer.Option(
             "--tasks",
             metavar="NAMES",
-            help="Which tasks to run: send,resize. All, if not given; their queues must be theirs alone.",
+            help="Tasks to run: send,resize; all. Their queues must be theirs alone.",
             show_default=False,
         ),
     ] = None,
@@ -85,7 +84,7 @@ def work(
         typer.Option(
             metavar="DURATION",
             parser=read_duration,
-            help="How long jobs stay ours when the store hears nothing of us; 30s.",
+            help="Job lease, renewed by heartbeats; 30s.",
             show_default=False,
         ),
     ] = None,
@@ -94,7 +93,7 @@ def work(
         typer.Option(
             metavar="DURATION",
             parser=read_duration,
-            help="How long running jobs are waited for at a stop; 25s.",
+            help="Time for running jobs to end at a stop; 25s.",
             show_default=False,
         ),
     ] = None,
@@ -103,7 +102,7 @@ def work(
         typer.Option(
             metavar="DURATION",
             parser=read_duration,
-            help="How long new work can go unseen if a signal was missed; 1s.",
+            help="Polling interval behind notifications; 1s.",
             show_default=False,
         ),
     ] = None,
@@ -112,7 +111,7 @@ def work(
         typer.Option(
             metavar="DURATION",
             parser=read_duration,
-            help="How long a dead leader is waited for; 30s.",
+            help="Length of a leader's term without renewal; 30s.",
             show_default=False,
         ),
     ] = None,
@@ -124,13 +123,13 @@ def work(
         bool, typer.Option("--burst", help="Exit when no job is ready to run.", show_default=False)
     ] = False,
     max_jobs: Annotated[
-        int | None, typer.Option(min=1, help="Start a process afresh after so many jobs.", show_default=False)
+        int | None, typer.Option(min=1, help="Restart a process after this many jobs.", show_default=False)
     ] = None,
     max_memory: Annotated[
-        int | None, typer.Option(min=1, metavar="MB", help="… or when it has grown so large.", show_default=False)
+        int | None, typer.Option(min=1, metavar="MB", help="Restart a process at this memory size.", show_default=False)
     ] = None,
     health_file: Annotated[
-        Path | None, typer.Option(help="Where to write signs of life: see onward health.", show_default=False)
+        Path | None, typer.Option(help="File for heartbeats: see onward health.", show_default=False)
     ] = None,
     write_process: Annotated[
         WriteProcess | None,
@@ -146,7 +145,7 @@ def work(
     url: UrlOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Run jobs until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."""
+    """Run jobs until stopped. Ctrl-C or SIGTERM stops in good order, a second one at once."""
     with report_errors(debug=debug):
         if app_path and app:
             raise usage_error("the app was given twice")
@@ -218,7 +217,7 @@ async def tick(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Do once what a worker does all the time: promote, rescue, run what is ready. For cron and serverless hosts."""
+    """Run the jobs that are ready, once. For cron and serverless hosts: promotes, rescues, runs, and exits."""
     # Its own record alone: what handlers enqueue and change is the program's, not the caller's.
     await (await core_of(app).opened()).record_audit(record(of_command_line(), "tick.run"))
     report = await app.tick(limit, timeout=timeout)

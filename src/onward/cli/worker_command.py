@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from onward.app import App
+from onward.arguments import nearest
 from onward.cli.errors import CommandError, to_command_error
 from onward.cli.target import find_app
 from onward.core import core_of
 from onward.errors import OnwardError, StoreUnavailable
+from onward.task import queue_pattern
+from onward.validation import matches
 from onward.worker import log_format
 from onward.worker.serve import serve, uvloop_factory
 from onward.worker.supervisor import Supervisor, report_final_exit
@@ -95,7 +98,7 @@ def run(command: WorkerCommand) -> int:
     if command.uvloop:
         uvloop_factory()
     if command.is_supervised:
-        return serve(worker, lifespan=_opened(app), uses_uvloop=command.uvloop)
+        return serve(worker, lifespan=_opened(app, worker.options.patterns), uses_uvloop=command.uvloop)
     # A single process, too: a job that ends its process must not end the worker for good.
     if not app.tasks:
         _warn_of_no_tasks()
@@ -109,7 +112,7 @@ def run(command: WorkerCommand) -> int:
 
 
 @asynccontextmanager
-async def _opened(app: App) -> AsyncIterator[None]:
+async def _opened(app: App, patterns: Sequence[str]) -> AsyncIterator[None]:
     """Say what the worker stands on, and close it in the end. A store that is away is left to the worker's patience."""
     try:
         with suppress(StoreUnavailable):
@@ -118,9 +121,20 @@ async def _opened(app: App) -> AsyncIterator[None]:
             log.info("store", extra={"server": info.server, "schema": info.schema, "durability": info.durability})
             for warning in (*info.problems, *info.warnings):
                 log.warning("store: %s", warning)
+            await _warn_of_unknown_queues(app, patterns)
         yield
     finally:
         await app.close()
+
+
+async def _warn_of_unknown_queues(app: App, patterns: Sequence[str]) -> None:
+    """Warn of queues that nothing has created and no task uses: perhaps the name is misspelt."""
+    known = {queue.name for queue in await app.queues.list()} | {
+        queue_pattern(task.options.queue) for task in app.tasks.values()
+    }
+    for pattern in patterns:
+        if not any(matches(pattern, queue) or matches(queue, pattern) for queue in known):
+            log.warning("queue %r does not exist and no task uses it%s", pattern, nearest(pattern, known))
 
 
 def _warn_of_no_tasks() -> None:

@@ -38,7 +38,7 @@ def run_tests(python: str, database: Mapping[str, object]) -> None:
         timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "Ran 13 tests" in ran.stderr
+    assert "Ran 14 tests" in ran.stderr
 
 
 def sqlite(folder: Path) -> dict[str, object]:

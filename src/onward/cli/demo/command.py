@@ -25,7 +25,7 @@ def demo(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Watch jobs run, fail, retry and survive a killed worker; nothing needs to be installed for it."""
+    """Watch jobs run, fail, retry and survive a killed worker. Nothing needs to be installed for it."""
     from onward.cli.demo.runner import DemoRun  # noqa: PLC0415 - the other commands do not need it
     from onward.cli.demo.view import View, show_verification  # noqa: PLC0415
 

@@ -17,10 +17,11 @@ from onward.contrib.django.framework import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from onward.contrib.django.results import change, new_result, result_of
+from onward.contrib.django.results import RUN_AFTER, change, new_result, result_of
 from onward.contrib.django.store import Store
 from onward.core import core_of
 from onward.engine.capabilities import Feature
+from onward.errors import InvalidValue
 from onward.job import JobRef, NewJob
 from onward.loop_thread import refuse_inside_loop
 from onward.validation import encode_json
@@ -42,7 +43,8 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         self.supports_get_result = has(Feature.RESULTS)
         self.supports_priority = has(Feature.PRIORITY)
         self._is_foreign = self.store.capabilities.is_shared
-        self._offset = 0 if self._is_foreign else _LOWEST
+        self.offset = 0 if self._is_foreign else _LOWEST
+        """How much higher a job's priority is than Django's."""
 
     def validate_task(self, task: Task) -> None:
         """Refuse what the store cannot keep, besides what Django refuses."""
@@ -51,7 +53,11 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
             raise InvalidTask(f"priority is {task.priority}, and in a store that others use too the lowest is 0")
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
-        """Store a job: with the transaction that is open on the database of the jobs, or at once."""
+        """Store a job: with the transaction that is open on the database of the jobs, or at once.
+
+        Raises:
+            InvalidTask: the task or its arguments cannot be stored. Nothing was written.
+        """
         refuse_inside_loop("task.enqueue", "await task.aenqueue(…)")
         self.validate_task(task)
         app = self.store.app
@@ -59,15 +65,21 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         run_at = task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)
-        job = NewJob(
-            type=task.module_path,
-            payload=encode_json({"args": result.args, "kwargs": result.kwargs}, max_size=core_of(app).max_payload),
-            queue=task.queue_name,
-            priority=task.priority + self._offset if self.supports_priority else 0,
-            run_at=run_at,
-            max_attempts=self.store.max_attempts,
-        )
-        (handle,) = app.sync.enqueue_many([job], connection=self.store.connection())
+        payload: dict[str, Any] = {"args": result.args, "kwargs": result.kwargs}
+        if run_at is not None:
+            payload[RUN_AFTER] = run_at.isoformat()
+        try:
+            job = NewJob(
+                type=task.module_path,
+                payload=encode_json(payload, max_size=core_of(app).max_payload),
+                queue=task.queue_name,
+                priority=task.priority + self.offset if self.supports_priority else 0,
+                run_at=run_at,
+                max_attempts=self.store.max_attempts,
+            )
+            (handle,) = app.sync.enqueue_many([job], connection=self.store.connection())
+        except InvalidValue as error:
+            raise InvalidTask(f"{task.module_path} cannot be enqueued: {error}") from error
         change(result, id=self.id_of(handle.ref))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -87,7 +99,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         job = self.store.ask(lambda app: core_of(app).engine.get(ref))
         if job is None or not isinstance(job.payload, dict) or not {"args", "kwargs"} <= job.payload.keys():
             raise TaskResultDoesNotExist(result_id)
-        return result_of(job, str(result_id), self.alias, offset=self._offset)
+        return result_of(job, str(result_id), self.alias, offset=self.offset)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """Tell what is missing for ``migrate`` to make the tables, and for the worker's command to be there."""

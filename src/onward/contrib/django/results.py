@@ -16,6 +16,8 @@ from onward.contrib.django.framework import InvalidTask, Task, TaskError, TaskRe
 from onward.job import FailedAttempt, Job
 from onward.lifecycle import FINISHED, HELD, JobStatus
 
+RUN_AFTER: Final = "run_after"
+"""The key of a payload with the task's ``run_after``, where it has one."""
 _EXCEPTION: Final = re.compile(r"([\w.]+)(?::|$)")
 
 
@@ -59,9 +61,11 @@ def change(result: TaskResult, **fields: Any) -> None:
 def result_of(job: Job, id: str, alias: str, *, offset: int) -> TaskResult:
     """Show a job; ``offset`` is what its priority is higher by than Django's."""
     changes = {"priority": job.priority - offset, "queue_name": job.queue, "backend": alias}
-    if job.next_run_at is not None:
-        changes["run_after"] = _shown(job.next_run_at)
-    started = _shown(job.started_at)
+    if (run_after := _run_after(job)) is not None:
+        changes["run_after"] = _shown(run_after)
+    last_attempted_at = job.started_at
+    # Of earlier attempts the store has the end: the first of them is the earliest time that is known.
+    started_at = min((failed.at for failed in job.errors), default=last_attempted_at)
     return new_result(
         task_of(job.type).using(**changes),
         id,
@@ -69,13 +73,22 @@ def result_of(job: Job, id: str, alias: str, *, offset: int) -> TaskResult:
         job.payload["kwargs"],
         status=_status(job.status),
         enqueued_at=_shown(job.created_at),
-        started_at=started,
-        last_attempted_at=started,
+        started_at=_shown(started_at),
+        last_attempted_at=_shown(last_attempted_at),
         finished_at=_shown(job.completed_at) if job.status in FINISHED else None,
         errors=[_error_of(failed) for failed in job.errors],
         worker_ids=_workers_of(job),
         return_value=job.result,
     )
+
+
+def _run_after(job: Job) -> datetime | None:
+    """Return when the task was to run at the earliest: ``next_run_at`` changes with each retry."""
+    written = job.payload.get(RUN_AFTER)
+    try:
+        return None if written is None else datetime.fromisoformat(written)
+    except (TypeError, ValueError):  # written by another program
+        return None
 
 
 def _status(state: JobStatus) -> TaskResultStatus:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import iscoroutinefunction
 from traceback import format_exception
-from typing import Any, Final
+from typing import Any
 
 from django.apps import apps
 from django.db import close_old_connections
 from django.utils import timezone
 
-from onward.context import JobContext
+from onward.context import JobContext, stored_job, wait_for_stored_job
 from onward.contrib.django.backend import OnwardBackend
 from onward.contrib.django.framework import (
     InvalidTask,
@@ -27,11 +25,11 @@ from onward.contrib.django.framework import (
     task_finished,
     task_started,
 )
-from onward.contrib.django.results import change, new_result, task_of
+from onward.contrib.django.results import change, new_result, result_of, task_of
 from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.errors import StoreUnavailable
 from onward.handler import Handler, TaskOptions
-
-_WORKER: Final = f"{socket.gethostname()}-{os.getpid()}"
+from onward.job import Job
 
 
 class Handlers(Mapping[str, Handler]):
@@ -76,10 +74,15 @@ class Handlers(Mapping[str, Handler]):
 
 
 def _on_a_thread(task: Task, backend: OnwardBackend) -> Any:
-    def run(job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def run(job: JobContext, args: list[Any], kwargs: dict[str, Any], run_after: str | None = None) -> Any:
+        del run_after  # read with the rest of the job
         close_old_connections()  # as a request does: one that the server has closed is not used again
         try:
-            result = _begun(task, backend.id_of(job.ref), job, args, kwargs)
+            try:
+                stored = wait_for_stored_job(job)
+            except StoreUnavailable:
+                stored = None
+            result = _begun(task, backend, job, stored, args, kwargs)
             task_started.send(type(backend), task_result=result)
             try:
                 value = normalize_json(task.func(*_context(task, result), *args, **kwargs))
@@ -97,8 +100,13 @@ def _on_a_thread(task: Task, backend: OnwardBackend) -> Any:
 
 
 def _on_the_loop(task: Task, backend: OnwardBackend) -> Any:
-    async def run(job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = _begun(task, backend.id_of(job.ref), job, args, kwargs)
+    async def run(job: JobContext, args: list[Any], kwargs: dict[str, Any], run_after: str | None = None) -> Any:
+        del run_after  # read with the rest of the job
+        try:
+            stored = await stored_job(job)
+        except StoreUnavailable:
+            stored = None
+        result = _begun(task, backend, job, stored, args, kwargs)
         await task_started.asend(type(backend), task_result=result)
         try:
             value = normalize_json(await task.func(*_context(task, result), *args, **kwargs))
@@ -113,11 +121,22 @@ def _on_the_loop(task: Task, backend: OnwardBackend) -> Any:
     return run
 
 
-def _begun(task: Task, id: str, job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
+def _begun(
+    task: Task, backend: OnwardBackend, job: JobContext, stored: Job | None, args: list[Any], kwargs: dict[str, Any]
+) -> TaskResult:
+    """Make the result of a task that begins to run: from the stored job, or from what the claim has of it."""
+    if stored is not None:
+        result = result_of(stored, backend.id_of(job.ref), backend.alias, offset=backend.offset)
+        change(result, status=TaskResultStatus.RUNNING)
+        return result
     now = timezone.now()
-    workers = [""] * (job.attempt - 1) + [_WORKER]  # whose the earlier attempts were is in the store
-    running = {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": workers}
-    return new_result(task.using(queue_name=job.queue), id, args, kwargs, **running)
+    running = {
+        "status": TaskResultStatus.RUNNING,
+        "started_at": now,
+        "last_attempted_at": now,
+        "worker_ids": [""] * job.attempt,
+    }
+    return new_result(task.using(queue_name=job.queue), backend.id_of(job.ref), args, kwargs, **running)
 
 
 def _context(task: Task, result: TaskResult) -> list[TaskContext]:

@@ -32,6 +32,7 @@ from onward.contrib.django.framework import (
 )
 from onward.engine.values import JobFilter
 from onward.job import NewJob
+from onward.validation import MAX_PAYLOAD
 from shop import tasks
 from shop.models import Deed, Order
 
@@ -56,6 +57,9 @@ def worker(*args):
         text=True,
     )
     try:
+        # Before that it has no signal handler, and a stop would kill it.
+        started = any("worker started" in line for line in process.stderr)
+        assert started, f"the worker ended with {process.wait()}"
         yield
     finally:
         process.send_signal(signal.SIGTERM)
@@ -148,6 +152,27 @@ class TasksTest(TransactionTestCase):
         self.assertEqual(told.count("ended second_time SUCCESSFUL"), 1)
         self.assertEqual(told.count("ended second_time FAILED"), 0)
 
+    def test_a_handler_and_the_signals_see_the_whole_result(self):
+        moment = timezone.now()
+        result = tasks.inspect.using(priority=7, run_after=moment).enqueue("a")
+        with worker("--backend", "stubborn"):
+            wait_for(result)
+        first, second = (json.loads(deed.told) for deed in Deed.objects.filter(told__startswith="{").order_by("id"))
+        for seen in (first, second, result.return_value):
+            self.assertEqual((seen["priority"], seen["queue"], seen["status"]), (7, "default", "RUNNING"))
+            self.assertEqual(seen["run_after"], moment.isoformat())
+            self.assertEqual(seen["enqueued_at"], result.enqueued_at.isoformat())
+            self.assertEqual(seen["id"], result.id)
+        self.assertEqual((first["errors"], first["attempts"]), ([], 1))
+        self.assertEqual((second["errors"], second["attempts"]), (["builtins.ValueError"], 2))
+        self.assertEqual(second, result.return_value)
+        self.assertEqual(second["worker_ids"], result.worker_ids)  # in full, as the store has them
+        self.assertEqual(len({*first["worker_ids"], *result.worker_ids}), 1)
+        self.assertEqual(result.worker_ids[0].count("-"), 2)
+        self.assertLess(second["started_at"], second["last_attempted_at"])  # the first attempt, and this one
+        self.assertEqual(result.started_at.isoformat(), second["started_at"])
+        self.assertEqual(result.task.run_after, moment)
+
     def test_urgent_tasks_go_first_and_later_ones_later(self):
         prefetch_started = timezone.now() + timedelta(seconds=4)
         later = tasks.greet.using(run_after=prefetch_started, priority=100).enqueue("later")
@@ -170,9 +195,13 @@ class TasksTest(TransactionTestCase):
             self.assertTrue(timezone.is_naive(found.enqueued_at))
 
     def test_what_no_task_can_be_called_with_is_refused_and_nothing_is_written(self):
-        for wrong in (object(), {1, 2}, float("nan"), "a\0b"):
-            with self.assertRaises((TypeError, ValueError)):
+        for wrong in (object(), {1, 2}):
+            with self.assertRaises(TypeError):  # by Django, which makes JSON of them
                 tasks.greet.enqueue(wrong)
+        for wrong in (float("nan"), "a\0b", "x" * MAX_PAYLOAD):
+            with self.assertRaises(InvalidTask) as refused:
+                tasks.greet.enqueue(wrong)
+            self.assertIn("shop.tasks.greet cannot be enqueued: ", str(refused.exception))
         with self.assertRaises(InvalidTask):
             tasks.greet.using(queue_name="other")
         self.assertEqual(self.count(), 0)
