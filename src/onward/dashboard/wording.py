@@ -101,7 +101,7 @@ def shortened(text: str | None, most: int = _LONG) -> str:
 
 def short_id(id: str) -> str:
     """Write an id for a table. The end of a UUIDv7 tells jobs apart, its beginning is their time."""
-    return id if len(id) <= 16 else f"…{id[-12:]}"
+    return id if len(id) <= 16 else f"…{id[-8:]}"
 
 
 _KINDS: Final = {

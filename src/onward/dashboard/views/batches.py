@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 
 from onward.dashboard.graph import MAX_NODES, Drawing, draw
@@ -110,7 +112,7 @@ async def show(visit: Visit) -> Screen:
         is_paused=paused,
         can_cancel=not shown.is_finished and visit.may("batches.cancel"),
         can_delete=shown.is_finished and visit.may("batches.delete"),
-        commands=(f"onward batches show {name}", f"onward batches graph {name}"),
+        commands=(f"onward batches show {shlex.quote(name)}", f"onward batches graph {shlex.quote(name)}"),
     )
     unfinished = tuple(job.ref for job in jobs if job.completed_at is None)[:20]
     return Screen(template="batch.html", title=name, section="batches", page=page, watch=unfinished)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -177,7 +178,7 @@ async def _screen(
         has_log=visit.has(Feature.LOG_LINES) and not is_archived,
         parents=parents,
         children=children,
-        commands=_commands(job, is_archived=is_archived),
+        commands=_commands(job.id if visit.capabilities.has_global_ids else str(job.ref), job, is_archived=is_archived),
         can_replay=can
         and job.status in MOVES[Move.REPLAY][0]
         and visit.has(Feature.REPLAY)
@@ -306,8 +307,8 @@ def _waited(job: Job) -> str:
     return span(seconds) if seconds >= 0 else ""
 
 
-def _commands(job: Job, *, is_archived: bool) -> tuple[str, ...]:
-    ref = _quoted(str(job.ref))
+def _commands(name: str, job: Job, *, is_archived: bool) -> tuple[str, ...]:
+    ref = shlex.quote(name)
     if is_archived:
         return (f"onward archive show {ref}",)
     commands = [f"onward jobs show {ref}"]
@@ -318,14 +319,6 @@ def _commands(job: Job, *, is_archived: bool) -> tuple[str, ...]:
     if job.status not in FINISHED:
         commands.append(f"onward jobs cancel {ref}")
     return tuple(commands)
-
-
-def _quoted(word: str) -> str:
-    return (
-        word
-        if word.replace("-", "").replace("/", "").replace(":", "").replace("_", "").replace(".", "").isalnum()
-        else "'" + word.replace("'", "'\\''") + "'"
-    )
 
 
 # Actions --------------------------------------------------------------------------------------------------------------

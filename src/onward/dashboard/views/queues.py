@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -240,8 +241,8 @@ async def _screen(visit: Visit, mistake: str = "") -> Screen:
         retention_fields=_retention_fields(visit, queue),
         mistake=mistake,
         commands=(
-            f"onward queues {'resume' if queue.paused else 'pause'} {name}",
-            f"onward queues configure {name} --rate 600/min",
+            f"onward queues {'resume' if queue.paused else 'pause'} {shlex.quote(name)}",
+            f"onward queues configure {shlex.quote(name)} --rate 600/min",
         ),
         search=search,
     )
