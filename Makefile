@@ -13,6 +13,7 @@ OF_POOLERS := tests/conformance $(addprefix tests/engines/postgres/test_,history
 IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py promotion.py signals.py transactions.py) \
 	tests/engines/postgres/test_plans.py --quiet -k postgres
 OF_HTTP := tests/http tests/service
+OF_DASHBOARD := tests/dashboard
 ON_15 := ONWARD_TEST_POSTGRES_VERSION=15 $(PYTEST)
 ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
 THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
@@ -42,7 +43,7 @@ endef
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
+.PHONY: help screenshots test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -57,7 +58,8 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(call timed,PgBouncer,$(THROUGH_PGBOUNCER) $(IN_SHORT))
 	$(call timed,newer Pythons,$(MAKE) --no-print-directory check-pythons-short)
 	$(call timed,HTTP (budget 8 min),$(PYTEST) $(OF_HTTP))
-	$(call timed,core (budget 30 min),$(PYTEST) $(addprefix --ignore=,$(OF_HTTP)))
+	$(call timed,browser (budget 12 min),$(PYTEST) $(OF_DASHBOARD))
+	$(call timed,core (budget 30 min),$(PYTEST) $(addprefix --ignore=,$(OF_HTTP) $(OF_DASHBOARD)))
 
 check-pythons: ## Run the unit, SQLite and worker tests on the newer Pythons of this machine
 	$(call on_pythons,$(OF_PYTHONS))
@@ -76,6 +78,9 @@ mutants: $(READY) ## Plant bugs, one at a time, and show that the tests find eac
 
 demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 	$(BIN)/onward demo
+
+screenshots: $(READY) $(SERVERS) ## Take the pictures of the dashboard that the documentation shows
+	$(BIN)/python -m tests.dashboard.screenshots
 
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench
@@ -108,10 +113,10 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# The servers that no package registry of Python's or Node's has.
-DEBIAN := pgbouncer postgresql-15
+# The servers, and the browser, that no package registry of Python's or Node's has.
+DEBIAN := pgbouncer postgresql-15 chromium
 $(SERVERS): $(READY)
-	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
+	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && command -v chromium && test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
 			&& export DEBIAN_FRONTEND=noninteractive && apt-get update -qq > /dev/null \
 			&& apt-get install -y -qq --no-install-recommends $(DEBIAN) > /dev/null; } \

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from onward.dashboard.search import QUALIFIERS, Search, parse
-from onward.dashboard.views.rows import Row, Tab, rows, statuses, tabs
+from onward.dashboard.views.rows import Row, Tab, rows, states_of, statuses, tabs
 from onward.dashboard.visit import PAGE_SIZE, Confirmation, Redirect, Screen, Visit
 from onward.dashboard.wording import number
 from onward.engine.capabilities import Feature
@@ -143,7 +143,7 @@ def _chips(search: Search) -> tuple[tuple[str, str], ...]:
 
 def _suggestions(visit: Visit) -> tuple[str, ...]:
     words = [f"{name}:" for name in QUALIFIERS if name != "state"]
-    words += [f"state:{status}" for status in JobStatus if status not in visit.capabilities.status_aliases]
+    words += [f"state:{status}" for status in states_of(visit.capabilities)]
     words += [f"type:{name}" for name in sorted(visit.services.store.app.tasks)[:50]]
     return tuple(words)
 

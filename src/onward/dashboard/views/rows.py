@@ -11,7 +11,7 @@ import msgspec
 from onward.dashboard.search import Search
 from onward.dashboard.visit import Visit
 from onward.dashboard.wording import Moment, Pill, attempts, number, pill, short_id, shortened, span
-from onward.engine.capabilities import Capabilities
+from onward.engine.capabilities import Capabilities, Feature
 from onward.job import Job
 from onward.lifecycle import FINISHED, HELD, JobStatus
 
@@ -92,10 +92,18 @@ def detail(job: Job, now: datetime) -> str:
             return shortened(job.last_error)
 
 
+def states_of(capabilities: Capabilities) -> tuple[JobStatus, ...]:
+    """List the states that a store can tell apart (O1)."""
+    absent = set(capabilities.status_aliases)
+    if not capabilities.has(Feature.CANCELLED_STATE):
+        absent.add(JobStatus.CANCELLED)
+    return tuple(status for status in JobStatus if status not in absent)
+
+
 def tabs(search: Search, counts: Mapping[JobStatus, int] | None, capabilities: Capabilities) -> tuple[Tab, ...]:
     """Make the tabs of a list: every state that the store can tell apart."""
     rest = search.without("state")
-    folded = set(capabilities.status_aliases)
+    known = states_of(capabilities)
     made = [
         Tab(
             label="All",
@@ -105,10 +113,10 @@ def tabs(search: Search, counts: Mapping[JobStatus, int] | None, capabilities: C
         )
     ]
     for status in TABS:
-        if status in folded:
+        if status not in known:
             continue
         shown = {status, JobStatus.CLAIMED} if status is JobStatus.RUNNING else {status}
-        words = ",".join(sorted(shown - folded))
+        words = ",".join(sorted(shown.intersection(known)))
         total = None if counts is None else sum(counts.get(each, 0) for each in shown)
         made.append(
             Tab(
