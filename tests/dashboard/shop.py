@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sqlite3
 import sys
-from datetime import UTC, datetime, timedelta
+import time
+from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 from onward import App, JobContext
 from onward.core import core_of
 from onward.engine.capabilities import Feature
 from onward.engine.values import QueueChange, Rate
-from onward.metering import Usage
+from onward.metering import BUCKETS, Usage
 from onward.service.identity import of_user
 from onward.service.services import Services
 from onward.service.values import TokenRequest
@@ -155,6 +158,30 @@ async def _past_usage(app: App, chance: random.Random) -> None:
             )  # fmt: skip
 
 
+def spread_usage(path: str) -> None:
+    """Spread made-up runs over the last hour of an SQLite store: a store counts only what runs now."""
+    chance, now = random.Random(11), int(time.time()) // 60 * 60
+    sums = [f"wait_bucket_{number}" for number in range(BUCKETS)] + [
+        f"run_bucket_{number}" for number in range(BUCKETS)
+    ]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        columns = {row[1] for row in connection.execute("pragma table_info(onward_usage)")}
+        names = ["grain", "at", "queue", "type", "outcome", "runs", "attempts", "wait_us", "run_us", *sums]
+        assert columns.issuperset(names)
+        grain = connection.execute("select max(grain), min(grain) from onward_usage").fetchone()[1]
+        for queue, type, size in (("mail", "send_mail", 260), ("images", "resize", 120), ("digest", "fetch", 30)):
+            level = 1.0
+            for minute in range(59, 0, -1):
+                level = min(1.5, max(0.4, level + chance.uniform(-0.12, 0.12)))
+                trouble = 0.18 if 20 < minute < 26 and queue == "mail" else 0.01
+                for outcome, share in (("completed", 1.0), ("retried", trouble)):
+                    runs = int(size * level * share)
+                    values = [grain, (now - 60 * minute) * 1_000_000, queue, type, outcome, runs, runs]
+                    values += [runs * 80_000, runs * 300_000] + [0, runs] + [0] * 9 + [0, 0, 0, runs] + [0] * 7
+                    marks = ", ".join("?" * len(names))
+                    connection.execute(f"insert into onward_usage ({', '.join(names)}) values ({marks})", values)
+
+
 async def token(app: App, role: str = "admin", **fields: Any) -> str:
     """Create a token and return its secret."""
     request = TokenRequest(name=f"{role}-of-the-shop", role=role, **fields)  # type: ignore[arg-type]
@@ -177,5 +204,4 @@ async def _look(url: str) -> None:
 
 
 if __name__ == "__main__":
-    at = datetime.now(UTC)
     asyncio.run(_look(sys.argv[1] if len(sys.argv) > 1 else "sqlite://"))

@@ -23,7 +23,7 @@ from onward.service.doctor import Finding, Level
 from onward.service.values import JobQuery
 
 _BUSIEST: Final = 8
-_FAILED: Final = 6
+_FAILED: Final = 4
 _SLOW: Final = 60.0
 
 
@@ -101,7 +101,7 @@ def _stats(visit: Visit, beat: Beat, usage: tuple[Usage, ...] | None) -> tuple[S
         recent = sum(row.runs for row in usage if row.at and visit.now - row.at <= timedelta(minutes=5))
         stats.append(
             Stat(label="Runs", value=f"{number(round(recent / 5, 1) if recent < 50 else recent // 5)}/min",
-                 aside=f"{number(beat.runs)} in the last hour", path="/usage")
+                 aside=f"{number(beat.runs)} last hour", path="/usage")
         )  # fmt: skip
     slots = sum(worker.pool_size for worker in beat.workers or ())
     running = beat.count(*HELD)
@@ -127,7 +127,7 @@ def _stats(visit: Visit, beat: Beat, usage: tuple[Usage, ...] | None) -> tuple[S
                  path="/usage", kind="bad" if rate is not None and rate >= 0.05 else "")
         )  # fmt: skip
     dead = beat.count(visit.capabilities.shown(JobStatus.DEAD_LETTER))
-    stats.append(Stat(label="Dead letters", value=number(dead), aside="until replayed or purged", path="/dead",
+    stats.append(Stat(label="Dead letters", value=number(dead), aside="until purged", path="/dead",
                       kind="bad" if dead else ""))  # fmt: skip
     if usage is None and beat.workers is not None:
         stats.append(Stat(label="Workers", value=number(len(beat.workers)), path="/workers"))
