@@ -109,7 +109,9 @@ COMMAND_ALONE = {
 METHOD_ALONE = {
     "App.open": "a connection", "App.close": "a connection", "App.task": "declares", "App.schedule": "declares",
     "App.webhook": "declares", "App.alert": "declares", "App.add_plugin": "declares", "App.worker": "a process",
-    "App.work": "a process", "App.gather": "awaits handles", "App.enqueue_many_sync": "App.enqueue_many",
+    "App.work": "a process", "App.gather": "awaits handles", "App.configure": "chooses the store",
+    "App.override": "chooses the store", "App.include": "declares", "App.discover": "declares",
+    "App.enqueue": "jobs.enqueue, by name",
     "App.flow": "batches.create: a batch whose jobs wait for each other",
     "Jobs.iterate": "jobs.export",
     "Batch.add": "batches.create, which also adds", "Batch.flow": "batches.create", "Batch.info": "batches.get",
