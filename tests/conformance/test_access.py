@@ -234,7 +234,11 @@ Change = Callable[[Driver, JobRef, AuditRecord], Awaitable[object]]
 
 def schedule(driver: Driver) -> Schedule:
     return Schedule(
-        name="nightly", job=NewJob(type="t", queue="q"), trigger=Cron("0 0 * * *"), next_at=driver.now + DAY
+        name="nightly",
+        job=NewJob(type="t", queue="q"),
+        trigger=Cron("0 0 * * *"),
+        missed=driver.engine.capabilities.default_missed,
+        next_at=driver.now + DAY,
     )
 
 

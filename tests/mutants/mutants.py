@@ -884,6 +884,12 @@ LANES: Final = (
 
 SCHEDULES: Final = (
     Mutant(
+        "scheduler: a queue that was dropped keeps other schedules from their turns",
+        (Edit("worker/scheduler.py", "except Unsupported as error:", "except KeyError as error:"),),
+        ("tests/engines/pgmq/test_schedules.py",),
+        engine="pgmq",
+    ),
+    Mutant(
         "bullmq: Onward's workers count as Node's",
         (Edit("engines/bullmq/queries.py", " and not each.startswith(is_ours)", ""),),
         ("tests/interop/bullmq/test_workers.py",),
