@@ -431,7 +431,7 @@ class App:
         min_runs: int = 20,
         min_interval: timedelta | float = timedelta(minutes=5),
     ) -> AlertRule:
-        """Post to a webhook when a condition begins and when it ends: ``app.alert("dead", webhook=ops, dead_letters=1)``.
+        """Post to a webhook when a condition begins and when it ends: ``app.alert("x", webhook=ops, dead_letters=1)``.
 
         The leader evaluates all rules every 15 s, and so does each tick. A rule delivers ``alert.fired`` once when it
         begins to hold and ``alert.resolved`` once when it ends, whichever worker leads. Give one condition.

@@ -32,11 +32,11 @@ NOT_OURS = (
 NAMES = """\
     AlertRule App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
     Dependency DoNotRetry EngineNotIncluded EnqueueStatus FailedAttempt Flow Interval InvalidJob InvalidPayload
-    InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
-    Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
-    Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
-    StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
-    WorkerInfo WorkerOptions WrongIsolation __version__ events
+    InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef
+    JobStatus LogLine Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings
+    Rate Reason Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy
+    StoreCorrupt StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage
+    Webhook WorkerInfo WorkerOptions WrongIsolation __version__ events
 """
 MEMBERS = {
     App: "add_plugin alert "

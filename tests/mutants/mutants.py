@@ -4310,6 +4310,22 @@ SERVER: Final = (
         (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
     ),
     Mutant(
+        "cli audit: enqueue leaves no record",
+        (Edit("cli/enqueue.py", '@on_app(creates_store=True, action="jobs.enqueue")', "@on_app(creates_store=True)"),),
+        ("tests/cli/test_audited.py",),
+    ),
+    Mutant(
+        "cli audit: tick leaves no record",
+        (
+            Edit(
+                "cli/work.py",
+                'await (await core_of(app).opened()).record_audit(record(of_command_line(), "tick.run"))',
+                "pass",
+            ),
+        ),
+        ("tests/cli/test_audited.py",),
+    ),
+    Mutant(
         "http: a tick runs by cookie",
         (Edit("http/routes/status.py", "bearer_only=True", "bearer_only=False"),),
         (f"{HTTP_TESTS}/test_security.py::test_a_session_ends_by_logging_out",),
