@@ -2914,7 +2914,7 @@ WEBHOOKS: Final = (
     _of_webhooks(
         "a redirect counts as taken", Edit("webhook.py", "if not 200 <= status < 300:", "if not 200 <= status < 400:")
     ),
-    _of_webhooks("deliveries are told of", Edit("webhook.py", " and event.ref.queue != QUEUE", "")),
+    _of_webhooks("deliveries are told of", Edit("webhook.py", "own = event.ref.queue == QUEUE or", "own =")),
     _of_webhooks(
         "an event is posted as often as it is told",
         Edit("webhook.py", "idempotency_key=identity_of(webhook, event), ", ""),
