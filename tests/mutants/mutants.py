@@ -3201,7 +3201,7 @@ WEBHOOKS: Final = (
     _of_webhooks(
         "a redirect counts as taken", Edit("webhook.py", "if not 200 <= status < 300:", "if not 200 <= status < 400:")
     ),
-    _of_webhooks("deliveries are told of", Edit("webhook.py", " and event.ref.queue != QUEUE", "")),
+    _of_webhooks("deliveries are told of", Edit("webhook.py", "own = event.ref.queue == QUEUE or", "own =")),
     _of_webhooks(
         "an event is posted as often as it is told",
         Edit("webhook.py", "idempotency_key=identity_of(webhook, event), ", ""),
@@ -4758,6 +4758,22 @@ SERVER: Final = (
         "service: the actor of a change by filter is redacted",
         (Edit("service/redaction.py", "if job.type == bulk_operation.TYPE:", "if False:"),),
         (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
+    ),
+    Mutant(
+        "cli audit: enqueue leaves no record",
+        (Edit("cli/enqueue.py", '@on_app(creates_store=True, action="jobs.enqueue")', "@on_app(creates_store=True)"),),
+        ("tests/cli/test_audited.py",),
+    ),
+    Mutant(
+        "cli audit: tick leaves no record",
+        (
+            Edit(
+                "cli/work.py",
+                'await (await core_of(app).opened()).record_audit(record(of_command_line(), "tick.run"))',
+                "pass",
+            ),
+        ),
+        ("tests/cli/test_audited.py",),
     ),
     Mutant(
         "http: a tick runs by cookie",
