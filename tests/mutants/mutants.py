@@ -3430,13 +3430,117 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "sqlite: a transaction that keeps others from writing is not logged",
-        (
-            Edit(
-                f"{_PY}/writer.py", "if self.writes and ended - locked_at > _LONG_HOLD_SECONDS:", "if not self.writes:"
-            ),
-        ),
+        (Edit(f"{_PY}/writer.py", "if held > _LONG_HOLD_SECONDS:", "if False:"),),
         (f"{SQLITE}/test_write_lock.py",),
         only="logged",
+    ),
+    Mutant(
+        "sqlite: a wait for another program counts as a hold of ours",
+        (Edit(f"{_PY}/writer.py", "            self._write_lock.restart_hold()\n", ""),),
+        (f"{SQLITE}/test_write_lock.py",),
+        only="another_program",
+    ),
+    Mutant(
+        "write process: the worker settles by itself",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            return await self.write_process.run(request)\n        request.loop",
+                "            pass\n        request.loop",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="through_a_write_process",
+    ),
+    Mutant(
+        "write process: what was started from a thread is written by the worker itself",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            return self.write_process.run_sync(request)\n",
+                "            pass\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="loops_and_threads",
+    ),
+    Mutant(
+        "write process: a worker asks for none",
+        (
+            Edit(
+                "worker/running_worker.py",
+                'if self._options.write_process != "never":',
+                'if self._options.write_process == "never":',
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="holds_the_gil",
+    ),
+    Mutant(
+        "write process: none starts on demand",
+        (Edit(f"{_PY}/engine.py", "            self._isolates_on_demand = True\n", "            pass\n"),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="held_for_too_long",
+    ),
+    Mutant(
+        "write process: a program that only enqueues starts one",
+        (Edit(f"{_PY}/engine.py", "starts = self._isolates_on_demand and ", "starts = "),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="without_handlers",
+    ),
+    Mutant(
+        "write process: it uses another clock than the engine",
+        (Edit(f"{_PY}/engine.py", "not isinstance(self._clock, SystemClock) or ", ""),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="cannot_read",
+    ),
+    Mutant(
+        "write process: a signal for the whole group ends it",
+        (
+            Edit(
+                f"{_PY}/write_process_main.py",
+                "    for number in (signal.SIGINT, signal.SIGTERM):\n",
+                "    for number in ():\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="whole_group",
+    ),
+    Mutant(
+        "write process: a forked child uses its parent's channels",
+        (
+            Edit(
+                f"{_PY}/write_process.py",
+                "        self.is_ready = False\n        self._closed.set()\n        self._process = None\n",
+                "        self._process = None\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="forked_child",
+    ),
+    Mutant(
+        "write process: closing does not wait for what was asked",
+        (
+            Edit(
+                f"{_PY}/write_process.py",
+                "        while self._has_requests() and time.monotonic() < deadline:\n",
+                "        while False:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="closing_waits",
+    ),
+    Mutant(
+        "write process: nobody is woken for what it has made ready",
+        (Edit(f"{_PY}/write_process.py", "        if wakes_workers:\n", "        if False:\n"),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="wakes_this_process",
+    ),
+    Mutant(
+        "write process: a settlement loses its queue on the way",
+        (Edit(f"{_PY}/write_messages.py", "_bare_claim((seq, claim_no), queue)", '_bare_claim((seq, claim_no), "")'),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="through_a_write_process",
     ),
     Mutant(
         "tick: a cancellation reaches what it waits for",
@@ -3875,9 +3979,10 @@ ACCESS: Final = (
         (
             Edit(
                 f"{_PY}/engine.py",
-                "        return await self._writer.run(access.audited(work, audit, count))\n",
-                "        result = await self._writer.run(work)\n"
-                "        await self._writer.run(access.audited(lambda _: result, audit, count))\n"
+                "        return await self._writer.run(access.Audited(work, audit, count), *args)\n",
+                "        result = await self._writer.run(work, *args)\n"
+                "        if audit is not None:\n"
+                "            await self._writer.run(access.record, [access.counted(audit, count(result))])\n"
                 "        return result\n",
             ),
         ),

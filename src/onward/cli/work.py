@@ -38,6 +38,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class WriteProcess(StrEnum):
+    """Whether a separate process writes to SQLite."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 def work(
     app_path: Annotated[
         str | None, typer.Argument(metavar="[MODULE:APP]", help="The app, as module:name.", show_default=False)
@@ -118,6 +126,10 @@ def work(
     health_file: Annotated[
         Path | None, typer.Option(help="Where to write signs of life: see onward health.", show_default=False)
     ] = None,
+    write_process: Annotated[
+        WriteProcess | None,
+        typer.Option(help="SQLite: whether a separate process writes for each worker; auto.", show_default=False),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option("--log", help="How to write the log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log.")] = LogLevel.INFO,
     reload: Annotated[
@@ -154,6 +166,7 @@ def work(
                 max_jobs=max_jobs,
                 max_memory=max_memory,
                 health_file=None if health_file is None else str(health_file),
+                write_process=None if write_process is None else write_process.value,
             ),
         )
         if reload:

@@ -27,6 +27,7 @@ from onward.errors import OnwardError, StoreUnavailable
 from onward.worker import log_format
 from onward.worker.serve import serve
 from onward.worker.supervisor import GIVE_UP, Supervisor
+from onward.worker_options import WriteProcessPolicy
 
 log = logging.getLogger("onward.worker")
 
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     health_file: str | None = None
+    write_process: WriteProcessPolicy | None = None
 
     def given(self) -> dict[str, Any]:
         """Lay them out for :meth:`App.worker`."""

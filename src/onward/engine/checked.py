@@ -30,6 +30,7 @@ from onward.engine.contract import (
     ScheduleStore,
     UsageStore,
     WorkerCheck,
+    WriteIsolation,
 )
 from onward.engine.values import (
     Changed,
@@ -166,6 +167,12 @@ class CheckedEngine:
         if isinstance(self.inner, WorkerCheck):
             with self._observed("check_worker"):
                 await self.inner.check_worker()
+
+    async def isolate_writes(self, *, on_demand: bool) -> None:
+        """See the contract; without effect on engines whose write lock no handler can hold."""
+        if isinstance(self.inner, WriteIsolation):
+            with self._observed("isolate_writes"):
+                await self.inner.isolate_writes(on_demand=on_demand)
 
     async def check(self) -> EngineInfo:
         """See the contract."""

@@ -439,6 +439,18 @@ class WorkerCheck(Protocol):
         ...
 
 
+@runtime_checkable
+class WriteIsolation(Protocol):
+    """An engine whose write lock belongs to a process, which a handler may stop while it holds the lock."""
+
+    async def isolate_writes(self, *, on_demand: bool) -> None:
+        """Have all writes of this process made by a process that runs no handlers, until the engine is closed.
+
+        ``on_demand``: only once this process has held the write lock for too long. Idempotent.
+        """
+        ...
+
+
 class Engine(Producer, Consumer, Reader, Admin, Maintenance, AccessStore, Protocol):
     """A store that holds jobs."""
 

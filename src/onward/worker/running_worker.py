@@ -268,6 +268,8 @@ class RunningWorker:
             try:
                 await self._engine.open()
                 await self._engine.check_worker()
+                if self._options.write_process != "never":
+                    await self._engine.isolate_writes(on_demand=self._options.write_process == "auto")
             except StoreUnavailable as error:
                 if error.is_permanent:
                     raise

@@ -23,6 +23,7 @@ import msgspec
 from onward.clock import MICROSECOND
 from onward.engine.claim_number import new_claim_no
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
+from onward.engines.sqlite.round_robin import RoundRobin, successor
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
@@ -38,29 +39,6 @@ _MAX_ROWS: Final = 1024
 """A queue whose payloads have become short is no longer looked at in so few rows."""
 
 Ranges = list[tuple[str, str]]
-
-
-class RoundRobin:
-    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
-
-    def __init__(self) -> None:
-        self.next_name = ""
-        self._turn_left = 0
-        """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
-        self.row_limits: dict[str, int] = {}
-        """Of queues with long payloads: how many rows to look at, since SQLite reads a payload to skip it."""
-
-    def turn_size(self, name: str, whole: int) -> int:
-        """Say how many jobs a queue may give in its turn, or in what is left of it."""
-        return self._turn_left if self._turn_left and name == self.next_name else whole
-
-    def advance_past(self, name: str) -> None:
-        """A queue has had its turn."""
-        self.next_name, self._turn_left = successor(name), 0
-
-    def resume_at(self, name: str, left: int) -> None:
-        """A queue has had a part of its turn."""
-        self.next_name, self._turn_left = name, left
 
 
 class _Queue(msgspec.Struct, array_like=True):
@@ -165,13 +143,9 @@ def ranges_of(patterns: Iterable[str]) -> Ranges:
     return merged
 
 
-def successor(name: str) -> str:
-    """Give a text that sorts right after a queue's name: no name has a character as low as this."""
-    return f"{name}!"
-
-
-def claim(transaction: Transaction, request: ClaimRequest, round_robin: RoundRobin) -> Claims:
+def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     """Take what the request has room for."""
+    round_robin = transaction.round_robins.setdefault(request.queues, RoundRobin())
     ranges = ranges_of(request.queues)
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
