@@ -71,6 +71,7 @@ def test_queues_are_read_with_their_shares(texts, expected):
         (("--tasks", "send_mial"), "did you mean 'send_mail'?"),
         (("--only", "send_mail"), "--only"),
         (("--max-memory", "0"), "--max-memory"),
+        (("--write-process", "sometimes"), "--write-process"),
         (("--lease", "0s"), "more than 0"),
         (("--lease", "x"), "no duration"),
         (("--log", "xml"), "--log"),
@@ -143,6 +144,7 @@ def test_a_worker_command_arrives_as_it_was_given():
         lease=timedelta(milliseconds=1500),
         health_file="health",
         max_memory=2**30,
+        write_process="always",
     )
     command = WorkerCommand(app="shop:app", processes=3, log_format="json", settings=settings)
     assert msgspec.json.decode(command.argv[-1], type=WorkerCommand) == command
@@ -153,6 +155,7 @@ def test_a_worker_command_arrives_as_it_was_given():
         "lease": timedelta(milliseconds=1500),
         "health_file": Path("health"),
         "max_memory": 2**30,
+        "write_process": "always",
     }
 
 

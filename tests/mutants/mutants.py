@@ -3816,6 +3816,18 @@ SQLITE_FILES: Final = (
         only="forked_child",
     ),
     Mutant(
+        "write process: closing does not wait for what was asked",
+        (
+            Edit(
+                f"{_PY}/write_process.py",
+                "        while self._has_requests() and time.monotonic() < deadline:\n",
+                "        while False:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="closing_waits",
+    ),
+    Mutant(
         "write process: nobody is woken for what it has made ready",
         (Edit(f"{_PY}/write_process.py", "        if wakes_workers:\n", "        if False:\n"),),
         (f"{SQLITE}/test_write_process.py",),

@@ -294,11 +294,29 @@ async def test_requests_under_way_fail_with_the_write_process(path: Path) -> Non
             add(engine), asyncio.to_thread(engine.enqueue_sync, [new_job()]), return_exceptions=True
         )
         # Neither can be answered while the lock is held.
-        await eventually(lambda: channel._futures and not process._free_channels, timeout=DEADLINE)
+        await eventually(lambda: channel.has_requests and not process._free_channels, timeout=DEADLINE)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         bare.execute("rollback")
         assert [type(failure) for failure in await waiting] == [StoreUnavailable, StoreUnavailable]
+        bare.close()
+
+
+async def test_closing_waits_for_what_was_asked(path: Path) -> None:
+    async with isolated(path, busy_timeout=DEADLINE) as (engine, process):
+        await add(engine)
+        engine.enqueue_sync([new_job()])
+        (channel,) = process._loop_channels.values()
+        bare = sqlite3.connect(path, isolation_level=None)
+        bare.execute("begin immediate")
+        waiting = asyncio.gather(add(engine), asyncio.to_thread(engine.enqueue_sync, [new_job()]))
+        await eventually(lambda: channel.has_requests and not process._free_channels, timeout=DEADLINE)
+        closing = asyncio.create_task(engine.close())
+        await eventually(lambda: not process.is_ready, timeout=DEADLINE)
+        bare.execute("rollback")
+        await waiting
+        await closing
+        assert bare.execute("select count(*) from onward_job").fetchone() == (4,)
         bare.close()
 
 

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -51,6 +52,8 @@ _START_TIMEOUT: Final = 60.0
 """Seconds that an interpreter may take to start on a busy machine."""
 _STOP_TIMEOUT: Final = 20.0
 """Seconds for the transaction under way, the last checkpoint and the exit."""
+_STOP_CHECK_INTERVAL: Final = 0.005
+"""Seconds."""
 _RESTART_DELAY: Final = 5.0
 """Seconds between two failed starts."""
 
@@ -76,6 +79,8 @@ class WriteProcess:
         """How many processes have been started. Channels to an earlier one are of no use."""
         self._loop_channels: dict[asyncio.AbstractEventLoop, _LoopChannel] = {}
         self._free_channels: list[tuple[int, socket.socket]] = []
+        self._channels_in_use = 0
+        """Channels that threads wait for a response on."""
         self._closed = threading.Event()
         self.is_ready = False
         """Whether it takes requests; if not, this process writes by itself."""
@@ -148,11 +153,20 @@ class WriteProcess:
             self.is_ready = not self._closed.is_set()
 
     def close(self) -> None:
-        """Let it finish what it was asked, and wait for its end. Idempotent."""
+        """Let it finish what it was asked, and wait for its end. Not on an event loop that waits for it. Idempotent."""
         self._closed.set()
         self.is_ready = False
+        deadline = time.monotonic() + self._database.busy_timeout + _STOP_TIMEOUT
+        while self._has_requests() and time.monotonic() < deadline:
+            time.sleep(_STOP_CHECK_INTERVAL)
         self._close_channels()
         self._reap()
+
+    def _has_requests(self) -> bool:
+        """Return whether a request is under way."""
+        return self._channels_in_use > 0 or any(
+            channel.has_requests for loop, channel in list(self._loop_channels.items()) if not loop.is_closed()
+        )
 
     def _reap(self) -> None:
         with self._lock:
@@ -184,22 +198,16 @@ class WriteProcess:
         """Have a request done, and wait for it on this thread. Raises as :meth:`run` does."""
         encoded = message(0, encode_request(request))
         generation, channel = self._acquire_channel()
+        is_reusable = False
         try:
             channel.sendall(encoded)
             body = _receive(channel, read_header(_receive(channel, HEADER_SIZE)))
+            is_reusable = True  # else the response is still to come, and must not be taken for that of another request
         except OSError as error:
-            channel.close()
             self.on_lost(generation)
             raise _lost() from error
-        except BaseException:  # the response is still to come, and must not be taken for that of another request
-            channel.close()
-            raise
-        with self._lock:
-            is_current = generation == self._generation and self.is_ready
-            if is_current:
-                self._free_channels.append((generation, channel))
-        if not is_current:
-            channel.close()
+        finally:
+            self._release_channel(generation, channel, is_reusable=is_reusable)
         result: T = self._unpack(decode_response(memoryview(body)))
         return result
 
@@ -213,9 +221,24 @@ class WriteProcess:
 
     def _acquire_channel(self) -> tuple[int, socket.socket]:
         with self._lock:
+            self._channels_in_use += 1
             if self._free_channels:
                 return self._free_channels.pop()
-        return self._open_channel()
+        try:
+            return self._open_channel()
+        except BaseException:
+            with self._lock:
+                self._channels_in_use -= 1
+            raise
+
+    def _release_channel(self, generation: int, channel: socket.socket, *, is_reusable: bool) -> None:
+        with self._lock:
+            self._channels_in_use -= 1
+            is_kept = is_reusable and generation == self._generation and self.is_ready
+            if is_kept:
+                self._free_channels.append((generation, channel))
+        if not is_kept:
+            channel.close()
 
     def _open_loop_channel(self, loop: asyncio.AbstractEventLoop) -> _LoopChannel:
         for other in list(self._loop_channels):
@@ -290,7 +313,7 @@ class WriteProcess:
             channel.close()
         for loop_channel in self._loop_channels.values():
             loop_channel.socket.close()
-        self._free_channels, self._loop_channels = [], {}
+        self._free_channels, self._loop_channels, self._channels_in_use = [], {}, 0
 
 
 class OutgoingBuffer:
@@ -340,6 +363,11 @@ class _LoopChannel:
         self._outgoing = OutgoingBuffer(loop, channel, self._fail)
         channel.setblocking(False)  # noqa: FBT003 - positional only
         loop.add_reader(channel.fileno(), self._on_readable)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a response is still to come."""
+        return bool(self._futures)
 
     def send(self, body: bytes) -> asyncio.Future[Response]:
         number = next(self._numbers) & MAX_NUMBER
