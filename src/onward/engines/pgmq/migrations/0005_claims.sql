@@ -223,6 +223,8 @@ end $$;
 -- Take messages of several queues, which take turns: `last_name` is the one that was served last. `read_modes` says for a queue,
 -- or for '' and so for all, by which function it is read, and a condition on its messages. `finished` are batches of which all is settled.
 -- `max_bytes` is the most that the messages may have together, but for the last; what does not fit is left.
+-- Of a queue with limits no more are taken than it has permits for. While another claim takes from it, it is passed over: two claims
+-- that waited for each other's queues would never end. The end of the answer says in how many seconds the next permit is due.
 create function onward.claim(
     columns text, worker text, all_queues boolean, names text[], prefixes text[], last_name text, slots integer, lease interval,
     isolated boolean, max_reads integer, read_modes jsonb, finished bigint[], max_bytes bigint)
@@ -246,15 +248,18 @@ declare
   bytes_left   bigint := max_bytes;
   is_full      boolean := false;
   line         onward.claim_row;
+  permits      record;
+  next_permit  bigint;
+  start_within bigint;
 begin
   if cardinality(finished) > 0 then
     delete from onward.lease_batch h where h.id = any (finished);
   end if;
   now_at := clock_timestamp();
   select array_agg(o.name) as names, array_agg(o.lease) as leases, array_agg(o.max_attempts) as attempts,
-         array_agg(o.backoff) as backoffs into queues
-    from (select m.queue_name::text as name, q.lease, q.max_attempts, q.backoff
-            from pgmq.meta m left join onward.queue q on q.name = m.queue_name
+         array_agg(o.backoff) as backoffs, array_agg(o.limited) as limited into queues
+    from (select m.queue_name::text as name, q.lease, q.max_attempts, q.backoff, l.queue is not null as limited
+            from pgmq.meta m left join onward.queue q on q.name = m.queue_name left join onward.queue_limit l on l.queue = m.queue_name
            where (all_queues or m.queue_name = any (names)
                   or exists (select from unnest(prefixes) p (prefix) where starts_with(m.queue_name, p.prefix)))
              and not coalesce(q.paused, false)
@@ -273,7 +278,23 @@ begin
         continue;
       end if;
       share := ceil(free_slots::numeric / (cardinality(pending) - turn + 1));
-      settings := jsonb_build_array(onward.to_micros(queue_lease), queues.attempts[queue_index], queues.backoffs[queue_index]);
+      start_within := null;
+      if queues.limited[queue_index] then
+        perform from onward.queue_limit l where l.queue = name for update skip locked;
+        if not found then
+          next_permit := 10000;
+          continue;
+        end if;
+        select * into permits from onward.take_queue_permits(name, share, onward.held_count(name));
+        next_permit := least(next_permit, permits.retry_after);
+        start_within := permits.start_within;
+        share := permits.permitted;
+        if share = 0 then
+          continue;
+        end if;
+      end if;
+      settings := jsonb_build_array(onward.to_micros(queue_lease), queues.attempts[queue_index], queues.backoffs[queue_index],
+                                    start_within, queues.limited[queue_index]);
       claimed := 0;
       for line in execute
         case when read_mode ->> 'function' is null or isolated
@@ -291,6 +312,12 @@ begin
         end if;
         return next line;
       end loop;
+      if queues.limited[queue_index] and claimed < share then
+        perform onward.give_up_permits(permits.token);
+        if claimed > 0 then
+          perform onward.take_queue_permits(name, claimed, 0);
+        end if;
+      end if;
       is_full := is_full or bytes_left <= 0;
       free_slots := free_slots - claimed;
       if claimed > 0 then
@@ -309,5 +336,5 @@ begin
     execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
       into has_suspects using has_suspects, suspects, now_at;
   end loop;
-  return next ('e', is_full::integer, has_suspects::integer, null, claim.last_name, null, null, null)::onward.claim_row;
+  return next ('e', is_full::integer, has_suspects::integer, next_permit / 1e6, claim.last_name, null, null, null)::onward.claim_row;
 end $$;
