@@ -169,7 +169,7 @@ class LoopThread:
 
     def _started(self) -> _Running:
         with self._lock:
-            if self._running is None:
+            if self._running is None or self._running.is_over:
                 self._running = _Running()
                 self._finalizer = weakref.finalize(self, self._running.stop)
                 self._finalizer.atexit = False
@@ -183,8 +183,12 @@ class _Outcome(Future[T]):
     task: asyncio.Task[T] | None = None
 
     def begin(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self.task = self.loop.create_task(call())
-        self.task.add_done_callback(self._finish)
+        try:
+            self.task = self.loop.create_task(call())
+        except Exception as error:  # noqa: BLE001 - the caller waits, whatever is wrong with the call
+            self.set_exception(error)
+        else:
+            self.task.add_done_callback(self._finish)
 
     def interrupt(self) -> None:
         """Cancel the coroutine, from the caller's thread."""
@@ -210,7 +214,7 @@ class _Running:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outcomes: set[_Outcome[Any]] = set()
-        self._is_over = False
+        self.is_over = False
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         started = threading.Event()
@@ -222,7 +226,7 @@ class _Running:
         """Have a call made; None: the thread has ended."""
         outcome = _Outcome[T]()
         with self._lock:
-            if self._is_over or self._loop is None:
+            if self.is_over or self._loop is None:
                 return None
             outcome.loop = self._loop
             self._outcomes.add(outcome)
@@ -239,9 +243,11 @@ class _Running:
     def _run(self, started: threading.Event) -> None:
         try:
             with asyncio.Runner() as runner:
-                runner.run(self._serve(started))
-                with self._lock:
-                    self._is_over = True
+                try:
+                    runner.run(self._serve(started))
+                finally:
+                    with self._lock:
+                        self.is_over = True
         finally:
             started.set()
             for outcome in list(self._outcomes):  # of calls that had not begun

@@ -305,6 +305,17 @@ def test_a_batch_and_a_flow_join_a_transaction_of_the_caller(app: App, tmp_path:
     connection.close()
 
 
+def test_a_call_that_cannot_even_begin_raises():
+    thread = LoopThread()
+
+    def wrong() -> Any:
+        raise TypeError("no such argument")
+
+    with pytest.raises(TypeError, match="no such argument"):
+        thread.run(wrong)
+    thread.close()
+
+
 def test_the_callers_context_variables_are_seen():
     thread, number = LoopThread(), ContextVar("number", default=0)
 
