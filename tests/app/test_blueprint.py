@@ -60,6 +60,7 @@ async def test_tasks_and_schedules_that_come_after_the_include_are_added(app: Ap
     @tasks.task
     async def daily(days: int) -> None: ...
 
+    assert list(app.tasks) == ["report.daily"]
     await app.tick()
     assert [(schedule.name, str(schedule.trigger)) for schedule in await app.schedules.list()] == [
         ("report.daily", "0 0 * * *")

@@ -38,8 +38,9 @@ async def test_an_app_without_a_url_resolves_it_at_the_first_use(tmp_path: Path,
     with pytest.raises(InvalidValue, match=r"ONWARD_URL.*\[tool.onward\]"):
         await send.enqueue("ann")
     monkeypatch.setenv("ONWARD_URL", f"sqlite:///{tmp_path}/jobs.db")
-    with pytest.raises(InvalidValue, match="Mixed-Case"):  # and this one cannot
-        await send.enqueue("ann")
+    with pytest.raises(InvalidValue, match="Mixed-Case"):  # and this one cannot, whatever is asked of it
+        await app.jobs.list()
+    assert not core_of(app).is_bound
 
 
 async def test_the_first_use_may_be_an_enqueue_a_listing_or_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
