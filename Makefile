@@ -6,6 +6,10 @@ READY := .venv/.ready
 SERVERS := .venv/.servers
 # Each pytest process may itself start worker processes: more of these than four gains nothing.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+# Failed tests run once more, one at a time, without the load of the others. Those that pass then are listed: each is a defect of the
+# test, but no reason to refuse a change. More than ten failures are not chance: the second run stops there.
+with_second_run = $(1) $(2) || { echo "Failed tests run once more, alone:"; \
+	$(1) --numprocesses 0 --last-failed --last-failed-no-failures none --maxfail 10 -rp $(2); }
 # What there is about PostgreSQL; what of it depends on the server, and what on the way there. CI runs all of it on 16,
 # and on what else there is as much as shows a difference.
 OF_POSTGRES := tests/conformance tests/engines/postgres tests/cli/test_postgres.py -k postgres
@@ -42,7 +46,7 @@ endef
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
+.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos docs clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -52,12 +56,12 @@ test: $(READY) $(SERVERS) ## Run the tests
 
 check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules, tests
 	$(call timed,lint and types,$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports)
-	$(call timed,PostgreSQL 15,$(ON_15) $(IN_SHORT) $(BY_SERVER))
-	$(call timed,PostgreSQL 18,$(ON_18) $(IN_SHORT) $(BY_SERVER))
-	$(call timed,PgBouncer,$(THROUGH_PGBOUNCER) $(IN_SHORT))
+	$(call timed,PostgreSQL 15,$(call with_second_run,$(ON_15),$(IN_SHORT) $(BY_SERVER)))
+	$(call timed,PostgreSQL 18,$(call with_second_run,$(ON_18),$(IN_SHORT) $(BY_SERVER)))
+	$(call timed,PgBouncer,$(call with_second_run,$(THROUGH_PGBOUNCER),$(IN_SHORT)))
 	$(call timed,newer Pythons,$(MAKE) --no-print-directory check-pythons-short)
-	$(call timed,HTTP (budget 8 min),$(PYTEST) $(OF_HTTP))
-	$(call timed,core (budget 30 min),$(PYTEST) $(addprefix --ignore=,$(OF_HTTP)))
+	$(call timed,HTTP (budget 8 min),$(call with_second_run,$(PYTEST),$(OF_HTTP)))
+	$(call timed,core (budget 30 min),$(call with_second_run,$(PYTEST),$(addprefix --ignore=,$(OF_HTTP))))
 
 check-pythons: ## Run the unit, SQLite and worker tests on the newer Pythons of this machine
 	$(call on_pythons,$(OF_PYTHONS))
@@ -96,8 +100,11 @@ bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open tra
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
 	$(BIN)/python -m pytest tests/chaos tests/interop -m slow --timeout 1800 --capture no
 
+docs: $(READY) ## Build the documentation as a site, in site/
+	$(BIN)/zensical build --config-file mkdocs.yml --strict
+
 clean: ## Remove .venv and everything that was made
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
@@ -108,10 +115,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# The servers that no package registry of Python's or Node's has.
-DEBIAN := pgbouncer postgresql-15
+# The programs that no package registry of Python's or Node's has.
+DEBIAN := pgbouncer postgresql-15 wrk chromium
 $(SERVERS): $(READY)
-	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
+	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && command -v wrk && command -v chromium \
+			&& test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
 			&& export DEBIAN_FRONTEND=noninteractive && apt-get update -qq > /dev/null \
 			&& apt-get install -y -qq --no-install-recommends $(DEBIAN) > /dev/null; } \

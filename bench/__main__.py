@@ -44,6 +44,21 @@ def memory_ratio(result: Result) -> float:
 
 Runs = list[tuple[str, str, list[Target]]]
 
+HTTP: Runs = [
+    (
+        "http",
+        "--seconds 1 --streams 20",
+        [
+            at_least("enqueue by HTTP, × bare Starlette insert", 0.5),
+            at_least("the same by 64 clients, × empty route", 0.5, "of_empty_route"),
+            at_least("read by HTTP, × bare Starlette read", 0.5, "of_bare_read"),
+            at_most("200 event streams, MB", 15, "streams_memory_mb"),
+            at_most("200 event streams, statements, × one", 1.2, "of_one_stream"),
+            at_most("idle server, statements/s", 2, "idle_queries_per_s"),
+        ],
+    ),
+]
+
 SQLITE: Runs = [
     ("drain", "--jobs 2000", [at_least("drain, async no-op, × bare store", 0.25)]),
     ("drain --handler def", "--jobs 2000", [at_least("drain, plain functions, × async", 0.5, "of_async")]),
@@ -96,7 +111,7 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[tuple[str, str, str, str]] = []
     verified = True
-    for scenario, quick, targets in POSTGRES if given.url.startswith("postgres") else SQLITE:
+    for scenario, quick, targets in [*(POSTGRES if given.url.startswith("postgres") else SQLITE), *HTTP]:
         words = scenario.split() + ([*quick.split(), "--rounds", "1"] if given.quick else [])
         command = [sys.executable, "-m", "onward.cli", "bench", *words, "--url", given.url, "--json"]
         finished = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from onward import events
+from onward.alert import AlertRule
 from onward.app import App, Lifespan
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Flow, Step
@@ -10,7 +11,7 @@ from onward.batches.values import BatchInfo, Dependency
 from onward.blueprint import Tasks
 from onward.connection import Connection
 from onward.context import CallNext, JobContext, Middleware
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 from onward.cron import Cron, Interval
 from onward.engine.capabilities import Capabilities
 from onward.engine.checked import EnqueueMiddleware
@@ -29,6 +30,7 @@ from onward.errors import (
     BatchNotFound,
     ClaimLost,
     EngineNotIncluded,
+    EventLoopRunning,
     InvalidJob,
     InvalidPayload,
     InvalidValue,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AlertRule",
     "App",
     "Backoff",
     "Batch",
@@ -87,6 +90,7 @@ __all__ = [
     "EnqueueMiddleware",
     "EnqueueStatus",
     "Enqueued",
+    "EventLoopRunning",
     "FailedAttempt",
     "Flow",
     "Interval",
@@ -118,6 +122,7 @@ __all__ = [
     "Rate",
     "Reason",
     "Retention",
+    "Retry",
     "Schedule",
     "ScheduleNotFound",
     "SchemaChanged",

@@ -7,16 +7,18 @@ Making an App connects to nothing. The store is opened by the first thing that n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
+from onward.alert import AlertRule, rule_of
+from onward.arguments import nearest
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Batches, Flow
 from onward.batches.values import Callbacks, NewBatch
@@ -27,23 +29,24 @@ from onward.connection import Connection
 from onward.context import Middleware
 from onward.control_flow import as_duration
 from onward.core import Core, Override, Plugin
-from onward.declarations import Declarations
+from onward.declarations import Declarations, ScheduleDeclaration
 from onward.discovery import modules_below
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import EnqueueMiddleware
 from onward.engine.contract import Engine
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, JobError, JobNotFound, OnwardError
 from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
 from onward.handler import Handler, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
 from onward.lifecycle import MAX_CRASHES
+from onward.loop_thread import LoopThread
 from onward.metering import Bucket, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
-from onward.schedule import Schedule
 from onward.store_url import hide_secrets, url_of
+from onward.sync import SyncApp, SyncJobHandle
 from onward.task import AsyncTask, PlainTask, Task, fill_queue, queue_pattern
 from onward.validation import MAX_PAYLOAD, one_of
 from onward.webhook import Deliveries, Webhook, keys_of, networks_of
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
     from onward.worker.worker import Worker
 
 R = TypeVar("R")
+R1 = TypeVar("R1")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
+R4 = TypeVar("R4")
 
 
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
@@ -137,13 +144,13 @@ class App(Declarations):
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(core.tasks)
         """The tasks, by name."""
         self._webhooks: Deliveries | None = None
-        self.jobs = Jobs(core.opened, lease=config.lease)
-        self.dead = DeadLetters(core.opened)
-        self.archive = Archive(core.opened)
-        self.queues = Queues(core.opened)
-        self.workers = Workers(core.opened)
-        self.schedules = Schedules(core.opened, self.enqueue_many)
-        self.batches = Batches(core.opened, core.handles)
+        self.jobs = Jobs(core.opened, lease=config.lease, results=lambda: core.results, loop=core.loop)
+        self.dead = DeadLetters(core.opened, loop=core.loop)
+        self.archive = Archive(core.opened, loop=core.loop)
+        self.queues = Queues(core.opened, loop=core.loop)
+        self.workers = Workers(core.opened, loop=core.loop)
+        self.schedules = Schedules(core.opened, self.enqueue_many, loop=core.loop)
+        self.batches = Batches(core.opened, core.handles, loop=core.loop)
 
     def __repr__(self) -> str:
         """Name the store, if it is known, and count the tasks."""
@@ -154,6 +161,15 @@ class App(Declarations):
     def capabilities(self) -> Capabilities:
         """What the store can do."""
         return self._core.capabilities
+
+    @property
+    def sync(self) -> SyncApp:
+        """The same for code without an event loop: ``app.sync.queues.pause("mail")``."""
+        return SyncApp(self)
+
+    @property
+    def _loop(self) -> LoopThread:
+        return self._core.loop
 
     # Which store
 
@@ -209,6 +225,9 @@ class App(Declarations):
         """Close the store. Idempotent; the next use opens it again, unless it was a temporary one."""
         await self._core.close()
 
+    def _close_sync(self) -> None:
+        self._core.close_sync()
+
     async def __aenter__(self) -> Self:
         """Open the store for the length of a block."""
         await self.open()
@@ -219,6 +238,11 @@ class App(Declarations):
     ) -> None:
         """Close it."""
         await self.close()
+
+    def _aexit_sync(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._core.close_sync()
 
     # Tasks
 
@@ -237,11 +261,8 @@ class App(Declarations):
             where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
             raise InvalidValue("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
 
-    def _declare_schedule(self, name: str, make: Callable[[], Schedule]) -> None:
-        self._core.require(Feature.SCHEDULES)
-        if name in self._core.schedules:
-            raise InvalidValue("schedule", name, "is declared twice: give one of them another name=")
-        self._core.schedules[name] = make
+    def _declare_schedule(self, declaration: ScheduleDeclaration) -> None:
+        self._core.add_schedule(declaration)
 
     def _include_task(self, task: Task[..., Any]) -> None:
         self._declare_task(task.function, task.name, task.options)
@@ -333,6 +354,61 @@ class App(Declarations):
             self._webhooks = Deliveries(self._declare_task, max_bytes=self._core.max_payload // 2)
         return self._webhooks.declare(webhook)
 
+    def alert(
+        self,
+        name: str,
+        *,
+        webhook: Webhook | str,
+        oldest_ready: timedelta | float | None = None,
+        failure_rate: float | None = None,
+        dead_letters: int | None = None,
+        queues: Sequence[str] = ("*",),
+        window: timedelta | float = timedelta(minutes=5),
+        min_runs: int = 20,
+        min_interval: timedelta | float = timedelta(minutes=5),
+    ) -> AlertRule:
+        """Post to a webhook when a condition begins and ends: ``app.alert("dead", webhook=ops, dead_letters=1)``.
+
+        The leader evaluates all rules every 15 s, and so does each tick. A rule delivers ``alert.fired`` once when it
+        begins to hold and ``alert.resolved`` once when it ends, whichever worker leads. Give one condition.
+
+        Args:
+            name: of the rule; lower-case letters, digits, ``_``, ``.`` and ``-``.
+            webhook: one of this app, or its name. One for alerts alone has ``events=()``.
+            oldest_ready: fires when a ready job has waited that long, in a queue that is not paused.
+            failure_rate: fires when that share of the runs of ``window`` failed: 0.2 is one in five.
+            dead_letters: fires when there are that many.
+            queues: names and patterns; Onward's own queues are left out.
+            window: of the failure rate, between a minute and a day.
+            min_runs: fewer runs in the window have no failure rate.
+            min_interval: the shortest time between two deliveries of the rule, so that a value about the threshold
+                delivers little.
+
+        Raises:
+            InvalidValue: something of this cannot be evaluated, or there is no such webhook.
+            Unsupported: the store has no webhooks, or no usage, or no leader.
+        """
+        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):
+            self._core.require(feature)
+        target = webhook if isinstance(webhook, str) else webhook.name
+        known = [] if self._webhooks is None else [one.name for one in self._webhooks.webhooks]
+        if self._webhooks is None or target not in known:
+            raise InvalidValue("webhook", target, f"is not declared by app.webhook(…){nearest(target, known)}")
+        if name in self._core.alerts:
+            raise InvalidValue("alert", name, "is declared twice: give one of them another name")
+        rule = rule_of(
+            name,
+            target,
+            {"oldest_ready": oldest_ready, "failure_rate": failure_rate, "dead_letters": dead_letters},
+            queues=tuple(queues),
+            window=as_duration("window", window),
+            min_runs=min_runs,
+            min_interval=as_duration("min_interval", min_interval),
+        )
+        self._core.alert_job_of = self._webhooks.alert_job_of
+        self._core.alerts[name] = rule
+        return rule
+
     def add_plugin(self, plugin: Plugin) -> None:
         """Add routes and commands of your own to the server and the command line: see ``onward.service.plugins``.
 
@@ -349,7 +425,9 @@ class App(Declarations):
         deliveries, engine = self._webhooks, self._core.engine
         if deliveries is None:
             return []
-        return [Relay(engine, each, deliveries.job_of, holder=holder) for each in deliveries.webhooks]
+        # One without events is for alerts alone.
+        wanted = [each for each in deliveries.webhooks if each.event_types]
+        return [Relay(engine, each, deliveries.job_of, holder=holder) for each in wanted]
 
     # Enqueueing
 
@@ -394,61 +472,209 @@ class App(Declarations):
             InvalidValue: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        known = self.tasks.get(name)
-        template = queue or (known.options.queue if known is not None else "default")
-        job = NewJob(
-            type=name,
-            payload=self._core.encode(name, payload),
-            queue=fill_queue(template, org_id, foreign=self._core.allows_foreign_names),
-            priority=priority or (known.options.priority if known is not None else 0),
-            delay=None if delay is None else as_duration("delay", delay),
+        job = self._job_by_name(
+            name,
+            payload,
+            queue=queue,
+            priority=priority,
+            delay=delay,
             run_at=run_at,
             start_by=start_by,
             org_id=org_id,
             idempotency_key=idempotency_key,
             dedupe_key=dedupe_key,
-            max_attempts=max_attempts or (known.options.max_attempts if known is not None else None),
-            backoff=backoff or (known.options.backoff if known is not None else None),
+            max_attempts=max_attempts,
+            backoff=backoff,
         )
         return (await self.enqueue_many([job], connection=connection))[0]
 
+    def _enqueue_sync(
+        self, name: str, payload: Any = None, *, connection: Connection | None = None, **options: Any
+    ) -> JobHandle[Any]:
+        handle: JobHandle[Any]
+        (handle,) = self._enqueue_many_sync([self._job_by_name(name, payload, **options)], connection=connection)
+        return handle
+
+    def _job_by_name(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        queue: str | None,
+        priority: int,
+        delay: timedelta | float | None,
+        max_attempts: int | None,
+        backoff: Backoff | None,
+        org_id: str | None,
+        **others: Any,
+    ) -> NewJob:
+        known = self.tasks.get(name)
+        template = queue or (known.options.queue if known is not None else "default")
+        return NewJob(
+            type=name,
+            payload=self._core.encode(name, payload),
+            queue=fill_queue(template, org_id, foreign=self._core.allows_foreign_names),
+            priority=priority or (known.options.priority if known is not None else 0),
+            delay=None if delay is None else as_duration("delay", delay),
+            org_id=org_id,
+            max_attempts=max_attempts or (known.options.max_attempts if known is not None else None),
+            backoff=backoff or (known.options.backoff if known is not None else None),
+            **others,
+        )
+
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap] # a tuple keeps the type of each
+        self, jobs: tuple[NewJob[R1], NewJob[R2]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R1], NewJob[R2], NewJob[R3]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R1], NewJob[R2], NewJob[R3], NewJob[R4]], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3], JobHandle[R4]]: ...
+    @overload
+    async def enqueue_many(  # type: ignore[overload-overlap]
+        self, jobs: tuple[NewJob[R], ...], *, connection: Connection | None = None
+    ) -> tuple[JobHandle[R], ...]: ...
+    @overload
     async def enqueue_many(
-        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
-    ) -> list[JobHandle[Any]]:
+        self, jobs: Iterable[NewJob[R]], *, connection: Connection | None = None
+    ) -> list[JobHandle[R]]: ...
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Any:
         """Store jobs of any tasks at once, all or none: ``[send_mail.job(to=…), resize.job(path=…), …]``.
 
-        With ``connection``, a connection of yours with a transaction open, the jobs exist if and only if that commits.
+        A tuple of jobs gives a tuple of handles, of which each keeps its type; anything else gives a list. With
+        ``connection``, a connection of yours with a transaction open, the jobs exist if and only if that commits.
         """
         made = list(jobs)
-        return self._core.handles(made, await self._core.send(made, connection=connection))
+        handles = self._core.handles(made, await self._core.send(made, connection=connection))
+        return tuple(handles) if isinstance(jobs, tuple) else handles
 
-    def enqueue_many_sync(
-        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
-    ) -> list[JobHandle[Any]]:
-        """Do the same from code without an event loop."""
+    def _enqueue_many_sync(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Any:
         made = list(jobs)
-        return self._core.handles(made, self._core.send_sync(made, connection=connection))
+        handles = self._core.handles(made, self._core.send_sync(made, connection=connection))
+        return tuple(handles) if isinstance(jobs, tuple) else handles
 
     # Waiting
 
-    async def gather(self, handles: Iterable[JobHandle[R]], *, timeout: timedelta | float | None = None) -> list[R]:
+    @overload
+    async def gather(  # type: ignore[overload-overlap] # a tuple keeps the type of each
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3], JobHandle[R4]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3, R4]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R], ...],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R, ...]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: Iterable[JobHandle[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R1 | OnwardError, R2 | OnwardError]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R1], JobHandle[R2], JobHandle[R3]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R1 | OnwardError, R2 | OnwardError, R3 | OnwardError]: ...
+    @overload
+    async def gather(  # type: ignore[overload-overlap]
+        self,
+        handles: tuple[JobHandle[R], ...],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> tuple[R | OnwardError, ...]: ...
+    @overload
+    async def gather(
+        self,
+        handles: Iterable[JobHandle[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+    ) -> list[R | OnwardError]: ...
+    async def gather(
+        self,
+        handles: Iterable[JobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
         """Wait until all these jobs have ended, and give what they returned, in order.
 
-        However many they are, the store is asked for all of them at once.
+        A tuple of handles gives a tuple, of which each place keeps its type; anything else gives a list. However many
+        they are, the store is asked for all of them at once.
+
+        Args:
+            handles: of the jobs.
+            timeout: how long to wait for all of them.
+            return_exceptions: give a :class:`JobFailed`, :class:`JobCancelled`, :class:`JobExpired` or
+                :class:`JobNotFound` in the place of a job that has no result, and wait for the others.
 
         Raises:
-            JobFailed: one of them ended without a result.
+            JobFailed: one of them ended without a result; the other jobs go on.
             TimeoutError: they have not all ended in that time. The jobs go on.
         """
         seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
-        waiting = [asyncio.create_task(handle.result()) for handle in handles]
+        kind = tuple if isinstance(handles, tuple) else list
+        result_of = _result_or_error if return_exceptions else JobHandle[Any].result
+        waiting = [asyncio.create_task(result_of(handle)) for handle in handles]
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.gather(*waiting)
+                return kind(await asyncio.gather(*waiting))
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _gather_sync(
+        self,
+        handles: Iterable[SyncJobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
+        inner = [handle._inner for handle in handles]  # noqa: SLF001 - the two kinds of a handle
+        gathered = self._loop.run(lambda: self.gather(inner, timeout=timeout, return_exceptions=return_exceptions))
+        return tuple(gathered) if isinstance(handles, tuple) else gathered
 
     # Batches and flows
 
@@ -475,7 +701,7 @@ class App(Declarations):
         """
         callbacks = Callbacks(on_success=on_success, on_failure=on_failure, on_finished=on_finished)
         new = NewBatch(name=name or new_id(), queue=queue, callbacks=callbacks)
-        return Batch(new, self._core.opened, self._core.handles)
+        return Batch(new, self._core.opened, self._core.handles, loop=self._core.loop)
 
     def flow(
         self,
@@ -507,6 +733,11 @@ class App(Declarations):
             return await (await self._core.opened()).events(queues or ("*",), cursor=cursor, types=tags_of(types))
 
         return EventStream(begin)
+
+    def _events_sync(
+        self, *queues: str, types: Iterable[type[Event]] = (), cursor: str | None = None
+    ) -> Generator[AnyEvent, None, None]:
+        return self._loop.stream(self.events(*queues, types=types, cursor=cursor))
 
     async def usage(
         self,
@@ -565,6 +796,7 @@ class App(Declarations):
         from onward.worker.worker import Worker  # noqa: PLC0415 - need not load the worker
 
         core = self._core
+        alerts = core.alert_evaluation()
         settings: WorkerOptions = {
             "queues": self._own_queues(options.get("tasks", ())),
             "max_crashes": core.config.max_crashes,
@@ -584,6 +816,7 @@ class App(Declarations):
             lifespan=core.alive,
             limits=core.limits,
             app_place=core.place,
+            maintenance_tasks=() if alerts is None else (alerts.task,),
         )
 
     async def work(self, **options: Unpack[WorkerOptions]) -> None:
@@ -611,3 +844,10 @@ class App(Declarations):
             return ("*",)
         tasks = [task for name, task in self.tasks.items() if not only or name in only]
         return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in tasks))
+
+
+async def _result_or_error(handle: JobHandle[Any]) -> Any:
+    try:
+        return await handle.result()
+    except (JobError, JobNotFound) as error:
+        return error

@@ -7,13 +7,12 @@ from types import MappingProxyType
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from onward.declarations import Declarations
+from onward.declarations import Declarations, ScheduleDeclaration
 from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidValue
 from onward.handler import Handler, TaskOptions
 from onward.job import Enqueued, NewJob
 from onward.results import Results
-from onward.schedule import Schedule
 from onward.task import AsyncTask, PlainTask, Sender, Task, check_queue_template
 from onward.validation import MAX_PAYLOAD, check_type
 
@@ -22,7 +21,7 @@ class Includer(Protocol):
     """What includes blueprints: an App."""
 
     def _include_task(self, task: Task[..., Any]) -> None: ...
-    def _declare_schedule(self, name: str, make: Callable[[], Schedule]) -> None: ...
+    def _declare_schedule(self, declaration: ScheduleDeclaration) -> None: ...
 
 
 class Tasks(Declarations):
@@ -45,7 +44,7 @@ class Tasks(Declarations):
         self._sender = _LastIncluded()
         self._includers: WeakSet[Any] = WeakSet()
         self._tasks: dict[str, Task[..., Any]] = {}
-        self._schedules: dict[str, Callable[[], Schedule]] = {}
+        self._schedules: dict[str, ScheduleDeclaration] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
         """The tasks, by name with the prefix."""
 
@@ -69,12 +68,12 @@ class Tasks(Declarations):
         self._tasks[name] = task
         return task
 
-    def _declare_schedule(self, name: str, make: Callable[[], Schedule]) -> None:
-        if name in self._schedules:
-            raise InvalidValue("schedule", name, "is declared twice: give one of them another name=")
+    def _declare_schedule(self, declaration: ScheduleDeclaration) -> None:
+        if declaration.name in self._schedules:
+            raise InvalidValue("schedule", declaration.name, "is declared twice: give one of them another name=")
         for includer in self._includers:
-            includer._declare_schedule(name, make)  # noqa: SLF001 - as above
-        self._schedules[name] = make
+            includer._declare_schedule(declaration)  # noqa: SLF001 - as above
+        self._schedules[declaration.name] = declaration
 
 
 class _LastIncluded:
@@ -122,7 +121,7 @@ def include(tasks: Tasks, app: Includer, core: Sender) -> None:
     if not is_included(tasks, app):
         for task in tasks.tasks.values():
             app._include_task(task)  # noqa: SLF001
-        for name, make in tasks._schedules.items():  # noqa: SLF001
-            app._declare_schedule(name, make)  # noqa: SLF001
+        for declaration in tasks._schedules.values():  # noqa: SLF001
+            app._declare_schedule(declaration)  # noqa: SLF001
         tasks._includers.add(app)  # noqa: SLF001
     tasks._sender.core = core  # noqa: SLF001

@@ -20,7 +20,7 @@ from onward.context import JobContext
 from onward.engine.access import AuditRecord
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import Changed, JobFilter, Page
+from onward.engine.values import Changed, GroupBy, JobFilter, Page
 from onward.handler import Handler, TaskOptions
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MOVES, WAITING, JobStatus, Move
@@ -100,9 +100,12 @@ def handler_on(engine: CheckedEngine) -> Handler:
 
 async def run(engine: CheckedEngine, plan: Plan, context: JobContext) -> int:
     """Make the change, and return how many jobs were changed."""
-    job = await engine.get(context.ref)
-    changed = changed_so_far(job)
     reports = engine.capabilities.has(Feature.PROGRESS)
+    if reports or context.attempt == 1:
+        changed = changed_so_far(await engine.get(context.ref))
+    else:
+        # No place for the count of the run before: what no longer matches counts as changed by it.
+        changed = max(0, plan.matching - await count(engine, plan.verb, plan.which))
     reserved, cursor = queue_of(engine.capabilities), None
     try:
         while True:
@@ -119,8 +122,14 @@ async def run(engine: CheckedEngine, plan: Plan, context: JobContext) -> int:
     except asyncio.CancelledError:
         await asyncio.shield(_record_if_cancelled(engine, plan, context.ref, changed))
         raise
-    await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed))
+    await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed), operation=context.ref)
     return changed
+
+
+async def count(engine: CheckedEngine, verb: Verb, which: JobFilter) -> int:
+    """Count the jobs that a change by filter is about."""
+    counted = engine.count_archived if verb is Verb.PURGE_ARCHIVED else engine.count
+    return sum((await counted(which, by=GroupBy.STATUS)).values())
 
 
 async def change(engine: CheckedEngine, plan: Plan, refs: tuple[JobRef, ...]) -> list[Changed]:
@@ -157,4 +166,4 @@ async def _record_if_cancelled(engine: CheckedEngine, plan: Plan, ref: JobRef, c
     # A worker that stops releases the job, and the next one goes on; only a cancelled job ends here.
     job = await engine.get(ref)
     if job is None or job.status is JobStatus.CANCELLED:
-        await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed))
+        await engine.record_audit(msgspec.structs.replace(plan.audit, count=changed), operation=ref)

@@ -12,6 +12,8 @@ Needs the extra ``onward[redis]``.
 """
 
 from onward.app import App
+from onward.context import claim_of
+from onward.control_flow import DoNotRetry
 from onward.core import core_of
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.native import (
@@ -19,6 +21,7 @@ from onward.engines.bullmq.native import (
     BullMQ,
     Deduplication,
     Flow,
+    HandlerAccess,
     JobNode,
     KeepJobs,
     Scheduler,
@@ -38,4 +41,4 @@ def bullmq_of(app: App) -> BullMQ:
     engine = core.engine.inner
     if not isinstance(engine, BullMQEngine):
         raise InvalidValue("app", app, "must be on BullMQ: redis://…")
-    return BullMQ(engine, max_payload=core.max_payload)
+    return BullMQ(engine, max_payload=core.max_payload, handlers=HandlerAccess(claim_of, DoNotRetry))

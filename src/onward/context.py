@@ -24,6 +24,7 @@ from onward.errors import ClaimLost, WrongIsolation
 from onward.job import Job, JobRef
 from onward.lifecycle import Complete
 from onward.surrogates import decode_json
+from onward.sync import SyncJobContext
 
 Encode = Callable[[Any], str | None]
 """Writes a result as JSON."""
@@ -147,6 +148,11 @@ class JobContext:
         return self._run.claim.max_attempts
 
     @property
+    def sync(self) -> SyncJobContext:
+        """The calls that wait, for a plain function: ``context.sync.dependencies()``."""
+        return SyncJobContext(self)
+
+    @property
     def state(self) -> Any:
         """The value of the App's lifespan: what ``App(lifespan=…)`` yields; None where the App has none.
 
@@ -187,8 +193,7 @@ class JobContext:
         """
         return await self._store().dependency_jobs(self.ref)
 
-    def dependencies_sync(self) -> list[Job]:
-        """Do the same from a plain function."""
+    def _dependencies_sync(self) -> list[Job]:
         return self._run.wait_for(self._store().dependency_jobs(self.ref))
 
     def _store(self) -> CheckedEngine:
@@ -213,8 +218,7 @@ class JobContext:
         with self._noted_isolation():
             self._completed(await engine.settle([settlement], connection=connection))
 
-    def complete_sync(self, result: Any = None, *, connection: Connection) -> None:
-        """Do the same from a plain function."""
+    def _complete_sync(self, result: Any = None, *, connection: Connection) -> None:
         engine, settlement = self._completion(result)
         with self._noted_isolation():
             self._completed(engine.settle_sync([settlement], connection=connection))
@@ -266,6 +270,11 @@ def wait_for_stored_job(context: JobContext) -> Job | None:
     """Read it from a thread of the handler's."""
     run = context._run  # noqa: SLF001 - as above
     return None if run.engine is None else run.wait_for(stored_job(context))
+
+
+def claim_of(context: JobContext) -> Claim:
+    """Return the claim that a run rests on, for the native API of a store."""
+    return context._run.claim  # noqa: SLF001 - for onward.bullmq; no part of what handlers see
 
 
 def trace_of(context: JobContext) -> str | None:

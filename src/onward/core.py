@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from onward import bulk_operation
+from onward.alert import AlertRule
 from onward.arguments import nearest, to_json
 from onward.clock import Clock
 from onward.config import Config, url_from
 from onward.context import Middleware
+from onward.declarations import ScheduleDeclaration
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checked import CheckedEngine, EnqueueMiddleware
 from onward.engine.contract import Engine, Producer
@@ -34,14 +36,16 @@ from onward.engines.urls import open_engine
 from onward.errors import InvalidValue, TaskNotFound
 from onward.handle import JobHandle
 from onward.handler import Handler
-from onward.job import Enqueued, NewJob, UniformJobs
+from onward.job import Enqueued, Job, NewJob, UniformJobs
 from onward.lifecycle import Outcome, Result, decide
+from onward.loop_thread import LoopThread
 from onward.results import Results
 from onward.schedule import Schedule
 from onward.store_url import url_of
 from onward.task import Task, check_queue_template, handler_of, queue_pattern
 
 if TYPE_CHECKING:
+    from onward.worker.alerts import Alerts
     from onward.worker.one_shot import Ticker
 
 R = TypeVar("R")
@@ -59,14 +63,22 @@ class Plugin(Protocol):
 class Binding:
     """A store that an App uses: its engine, and what is open or waited for there."""
 
-    def __init__(self, engine: CheckedEngine, *, url: str, clock: Clock | None) -> None:
+    def __init__(
+        self,
+        engine: CheckedEngine,
+        *,
+        url: str,
+        clock: Clock | None,
+        decode: Callable[[Job], Any],
+        loop: LoopThread,
+    ) -> None:
         self.engine = engine
         self.url = url
         """The URL; empty where the engine was made by hand."""
         self.clock = clock
         self.producer: Producer = engine
         """Where new jobs are stored: the engine, or what a test has put before it."""
-        self.results = Results(engine, self.open)
+        self.results = Results(engine, self.open, decode=decode, loop=loop)
         self.is_open = False
 
     async def open(self) -> None:
@@ -102,10 +114,16 @@ class Core:
         """By type: those of the tasks, and Onward's own (A5)."""
         self.catch_all: dict[str, Handler] = {}
         """The handlers of jobs whose names no task has, by the pattern of their queue."""
-        self.schedules: dict[str, Callable[[], Schedule]] = {}
-        """The schedules that the code declares, by name; made when they are needed."""
+        self.schedules: dict[str, ScheduleDeclaration] = {}
+        """The schedules that the code declares, by name."""
+        self.alerts: dict[str, AlertRule] = {}
+        """The alert rules that the code declares, by name."""
+        self.alert_job_of: Callable[[AlertRule, dict[str, Any], str], NewJob] | None = None
+        """Makes their deliveries; None: there is no webhook."""
         self.limits = DeclaredLimits()
         self.plugins: list[Plugin] = []
+        self.loop = LoopThread()
+        """Where the sync API waits."""
         self.import_path: str | None = None
         """Where another process finds the App, if it is not an attribute of a module: ``shop:create_app()``."""
         self._enqueue_middleware = enqueue_middleware
@@ -147,9 +165,11 @@ class Core:
         )
         for feature in self._required:
             checked.capabilities.require(feature)
+        for declaration in self.schedules.values():
+            declaration.check(checked.capabilities)
         for task in self.tasks.values():
             check_queue_template(task.options.queue, foreign=checked.capabilities.is_shared)
-        return Binding(checked, url=address, clock=clock)
+        return Binding(checked, url=address, clock=clock, decode=self.decode_result, loop=self.loop)
 
     def replace(self, binding: Binding | None) -> Binding | None:
         """Use another store, and return the one that was used before; None: it is not resolved."""
@@ -258,6 +278,13 @@ class Core:
         """Close the store. Idempotent; the next use opens it again, unless it was a temporary one."""
         if self._bound is not None:
             await self._bound.close()
+        if self.loop.is_running and not self.loop.is_current:
+            await asyncio.to_thread(self.loop.close)
+
+    def close_sync(self) -> None:
+        """Close the store from code without an event loop."""
+        self.loop.run(self.close)
+        self.loop.close()
 
     async def opened(self) -> CheckedEngine:
         """Return the engine, open."""
@@ -311,9 +338,22 @@ class Core:
             raise TaskNotFound(f"there is no task {name!r}{nearest(name, self.tasks)}")
         return task
 
+    def add_schedule(self, declaration: ScheduleDeclaration) -> None:
+        """Add a schedule that the code declares.
+
+        Raises:
+            InvalidValue: another one has its name.
+            Unsupported: the store cannot keep it.
+        """
+        if declaration.name in self.schedules:
+            raise InvalidValue("schedule", declaration.name, "is declared twice: give one of them another name=")
+        if self._bound is not None:
+            declaration.check(self._bound.engine.capabilities)
+        self.schedules[declaration.name] = declaration
+
     def declared(self) -> list[Schedule]:
         """Make the schedules that the code declares."""
-        return [make() for make in self.schedules.values()]
+        return [declaration.schedule_on(self.capabilities) for declaration in self.schedules.values()]
 
     # Enqueueing
 
@@ -358,6 +398,11 @@ class Core:
             decode = _unchanged if handler is None else handler.arguments.read_result
             made.append(JobHandle(one, self.results, decode))
         return made
+
+    def decode_result(self, job: Job) -> Any:
+        """Read the result of a job as its task returns it."""
+        handler = self.handlers.get(job.type)
+        return job.result if handler is None else handler.arguments.read_result(job.result)
 
     # Working
 
@@ -411,7 +456,16 @@ class Core:
             limits=self.limits,
             state=state,
             app_place=self.place,
+            alerts=self.alert_evaluation(),
         )
+
+    def alert_evaluation(self) -> Alerts | None:
+        """Make what evaluates the alert rules; None: there are none."""
+        if not self.alerts or self.alert_job_of is None:
+            return None
+        from onward.worker.alerts import Alerts  # noqa: PLC0415 - as for the ticker
+
+        return Alerts(self.engine, self.alerts.values(), self.alert_job_of)
 
 
 class Override:

@@ -132,11 +132,16 @@ class Interval(msgspec.Struct, frozen=True, tag="interval"):
     since: datetime = _EPOCH
 
     def __post_init__(self) -> None:
-        """Refuse what would never rest."""
-        if self.length < _SECOND:
+        """Refuse what would never end."""
+        if self.length <= timedelta(0):
             raise InvalidValue("every", self.length, "must be at least a second")
         if self.since.tzinfo is None:
             raise InvalidValue("since", self.since, "must have a time zone")
+
+    def check(self) -> None:
+        """Refuse what is too short for a new schedule; BullMQ's own may be shorter."""
+        if self.length < _SECOND:
+            raise InvalidValue("every", self.length, "must be at least a second")
 
     def __str__(self) -> str:
         """Write it for people."""
@@ -163,7 +168,9 @@ def trigger_of(cron: str | None = None, *, every: timedelta | None = None, timez
             raise InvalidValue("every", every, "must be a timedelta; a cron expression is given without a name")
         if timezone != "UTC":
             raise InvalidValue("timezone", timezone, "belongs to a cron expression: intervals are the same everywhere")
-        return Interval(every)
+        interval = Interval(every)
+        interval.check()
+        return interval
     if not isinstance(cron, str):
         raise InvalidValue("cron", cron, "must be a cron expression; give an interval as every=timedelta(…)")
     trigger = Cron(cron, timezone)

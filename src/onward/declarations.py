@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from onward.backoff import Backoff
 from onward.context import JobContext
 from onward.control_flow import as_duration
-from onward.cron import trigger_of
+from onward.cron import Trigger, trigger_of
+from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import Rate
 from onward.errors import InvalidValue
-from onward.handler import Executor, RetryRules, TaskOptions, UnknownFields
+from onward.handler import Executor, FailureHook, RetryRules, SuccessHook, TaskOptions, UnknownFields
+from onward.job import NewJob
 from onward.lifecycle import CrashPolicy
 from onward.schedule import Missed, Schedule
 from onward.task import AsyncTask, PlainTask, Task
@@ -65,6 +68,12 @@ class TaskKeywords(TypedDict, total=False):
     redact: Iterable[str]
     """Names of keys of its payload and result whose values are not shown, as ``App(redact=…)``; ``*`` hides all of
     both."""
+    on_success: SuccessHook | None
+    """Called with the job's :class:`JobContext` and its result after the job has completed. Plain or async; called at
+    most once, by the worker that recorded the outcome; what it raises is logged."""
+    on_failure: FailureHook | None
+    """The same, with the :class:`FailedAttempt`, after the job has failed for good or become a dead letter: not after
+    an attempt that is retried."""
 
 
 class TaskDecorator(Protocol):
@@ -84,13 +93,40 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleDeclaration:
+    """A schedule as the code declares it, before its store is known."""
+
+    name: str
+    trigger: Trigger
+    missed: Missed | None
+    """None: the default of the store."""
+    make_job: Callable[[], NewJob]
+    """Called when the schedule is needed: annotations of the task may name what is defined further down."""
+
+    def check(self, capabilities: Capabilities) -> None:
+        """Refuse a store that cannot keep the schedule.
+
+        Raises:
+            Unsupported: the store has no schedules, none by interval, or no such policy for missed times.
+        """
+        capabilities.require(Feature.SCHEDULES)
+        capabilities.check_trigger(self.trigger)
+        capabilities.missed_policy(self.missed)
+
+    def schedule_on(self, capabilities: Capabilities) -> Schedule:
+        """Make the schedule for a store."""
+        policy = capabilities.missed_policy(self.missed)
+        return Schedule(name=self.name, job=self.make_job(), trigger=self.trigger, missed=policy)
+
+
 class Declarations:
     """Declares tasks and schedules by decorators: see :class:`onward.App` and :class:`onward.Tasks`."""
 
     def _declare_task(self, function: Callable[..., Any], name: str, options: TaskOptions) -> Task[..., Any]:
         raise NotImplementedError
 
-    def _declare_schedule(self, name: str, make: Callable[[], Schedule]) -> None:
+    def _declare_schedule(self, declaration: ScheduleDeclaration) -> None:
         raise NotImplementedError
 
     def _default_queue(self) -> str:
@@ -142,7 +178,7 @@ class Declarations:
         /,
         *,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]: ...
@@ -153,7 +189,7 @@ class Declarations:
         /,
         *,
         every: timedelta,
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]: ...
@@ -164,7 +200,7 @@ class Declarations:
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]:
@@ -178,26 +214,28 @@ class Declarations:
             every: instead of it, the interval between two runs.
             timezone: of the cron expression.
             missed: what to do for times that passed while no worker ran: ``skip`` them, enqueue ``once`` for all of
-                them, or enqueue ``all``.
+                them, or enqueue ``all``. By default ``once``; pg-boss has only ``skip``, BullMQ only ``once``.
             name: of the schedule; the task's own name unless given.
             arguments: of the function, by name.
 
         Raises:
             InvalidValue: the expression, the time zone or an option is not valid.
-            Unsupported: the store has no schedules.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         trigger = trigger_of(cron, every=every, timezone=timezone)
-        policy = one_of("missed", Missed, missed)
+        policy = None if missed is None else one_of("missed", Missed, missed)
 
         def declare(task: T) -> T:
             if not isinstance(task, Task):
                 raise InvalidValue("schedule", task, "must be above @app.task: it takes a task")
-            called = self._full_name(name) if name else task.name
-
-            def schedule() -> Schedule:  # made when it is needed: annotations may name what is defined further down
-                return Schedule(name=called, job=task.job(**(arguments or {})), trigger=trigger, missed=policy)
-
-            self._declare_schedule(called, schedule)
+            self._declare_schedule(
+                ScheduleDeclaration(
+                    name=self._full_name(name) if name else task.name,
+                    trigger=trigger,
+                    missed=policy,
+                    make_job=lambda: task.job(**(arguments or {})),
+                )
+            )
             return task
 
         return declare

@@ -22,6 +22,7 @@
     ├── PermissionDenied      the caller may not do this, or not here
     ├── ClaimLost             the caller no longer holds the job it wanted to finish
     ├── WrongIsolation        the caller's transaction is too strict to complete a job in it; nothing was written
+    ├── EventLoopRunning      a call of the sync API was made inside a running event loop; nothing was done
     ├── Unsupported           the engine cannot do what was asked; nothing was written
     ├── EngineNotIncluded     the URL names an engine that this version does not have
     ├── SchemaTooOld          the store's tables are older than this code: run ``onward migrate``
@@ -39,7 +40,10 @@ A message says what happened, to which field or file, and what to do about it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onward.job import Job
 
 
 class OnwardError(Exception):
@@ -120,6 +124,18 @@ class WrongIsolation(OnwardError):
         )
 
 
+class EventLoopRunning(OnwardError, RuntimeError):
+    """A call of the sync API was made where an event loop runs, which it would block. Nothing was done."""
+
+    def __init__(self, call: str, instead: str) -> None:
+        self.call = call
+        self.instead = instead
+        super().__init__(
+            f"{call}() would block the event loop that runs on this thread: use `{instead}`, or call it on another "
+            "thread, by asyncio.to_thread"
+        )
+
+
 class NotFound(OnwardError, LookupError):
     """Nothing has that name."""
 
@@ -161,11 +177,41 @@ class PermissionDenied(OnwardError):
 
 
 class JobError(OnwardError):
-    """The job whose result was awaited ended without one."""
+    """The job whose result was awaited ended without one. ``job`` is the job as it ended."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__(f"job {job.ref} ({job.type}) ended as {job.status}: {job.last_error or 'no reason given'}")
 
 
 class JobFailed(JobError):
-    """The job failed for good, or its attempts are used up."""
+    """The job failed for good, or its attempts are used up: its last error, as the store keeps it."""
+
+    @property
+    def error_type(self) -> str:
+        """The class of the exception that its handler raised last, or a word of Onward's such as ``NoHandler``."""
+        if self.job.errors:
+            return self.job.errors[-1].error_type
+        kind, found, _ = (self.job.last_error or "").partition(": ")
+        return kind if found and kind.replace(".", "").isidentifier() else ""
+
+    @property
+    def message(self) -> str:
+        """The message of that exception."""
+        if self.job.errors:
+            return self.job.errors[-1].message
+        text, kind = self.job.last_error or "", self.error_type
+        return text.removeprefix(f"{kind}: ") if kind else text
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of that exception as text; None: the store has none."""
+        return self.job.errors[-1].traceback if self.job.errors else None
+
+    @property
+    def attempts(self) -> int:
+        """How many runs of the job were started and not given back."""
+        return self.job.attempts
 
 
 class JobCancelled(JobError):

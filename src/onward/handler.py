@@ -17,6 +17,7 @@ from onward.backoff import Backoff
 from onward.context import JobContext
 from onward.engine.values import Rate
 from onward.errors import InvalidValue
+from onward.job import FailedAttempt
 from onward.lifecycle import CrashPolicy
 
 Executor = Literal["auto", "thread", "process"]
@@ -29,6 +30,12 @@ RetryRules = Mapping[type[BaseException], Backoff | Literal[False]]
 """How to retry single exception classes: after that backoff, or (False) not at all. The nearest class in the
 exception's method resolution order decides, so ``{Exception: False, TimeoutError: Backoff()}`` retries timeouts and
 nothing else."""
+
+
+SuccessHook = Callable[[JobContext, Any], object]
+"""Called with the job's context and its result; plain or async."""
+FailureHook = Callable[[JobContext, FailedAttempt], object]
+"""Called with the job's context and its last error; plain or async."""
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +72,15 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it also runs jobs of its queue whose names no task has."""
     redact: tuple[str, ...] = ()
     """Keys of the payload and the result whose values are not shown; ``*``: all of both (S6)."""
+    on_success: SuccessHook | None = None
+    """Called after the job has completed: see :mod:`onward.worker.hooks`."""
+    on_failure: FailureHook | None = None
+    """Called after the job has failed for good, or become a dead letter."""
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether anything is to be called when a job has ended."""
+        return self.on_success is not None or self.on_failure is not None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
@@ -86,6 +102,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.unknown_fields not in (None, "ignore", "refuse"):
             raise InvalidValue("unknown_fields", self.unknown_fields, "must be 'ignore' or 'refuse'")
         validation.check_redact(self.redact)
+        for field in ("on_success", "on_failure"):
+            if (hook := getattr(self, field)) is not None and not callable(hook):
+                raise InvalidValue(field, hook, "must be a function of the job's context and its result or error")
         for kind, backoff in self.retry.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise InvalidValue("retry", kind, "must have classes of exceptions as keys")

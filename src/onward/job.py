@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import msgspec
 
 from onward.backoff import Backoff
 from onward.lifecycle import MAX_ATTEMPTS, JobStatus
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Type checkers know it on every Python: without a parameter, a job is a job of any task.
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 
 class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -44,8 +54,8 @@ class OnDependencyFailure(StrEnum):
     """It runs all the same."""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be, complete and checked: see :func:`onward.validation.check_job`."""
+class NewJob(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A job to be enqueued, typed by what its task returns: see :func:`onward.validation.check_job`."""
 
     type: str
     payload: str = "{}"
@@ -80,7 +90,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     ``onward.contrib.otel``."""
 
 
-class UniformJobs(Sequence[NewJob]):
+class UniformJobs(Sequence[NewJob[R_co]]):
     """Jobs of a task that differ in nothing but their payload, each of which the task itself has written as JSON.
 
     To whoever does not know it, a sequence of jobs like any other.
@@ -88,7 +98,7 @@ class UniformJobs(Sequence[NewJob]):
 
     __slots__ = ("payloads", "template")
 
-    def __init__(self, template: NewJob, payloads: Sequence[str]) -> None:
+    def __init__(self, template: NewJob[R_co], payloads: Sequence[str]) -> None:
         self.template = template
         self.payloads = payloads
 
@@ -97,10 +107,10 @@ class UniformJobs(Sequence[NewJob]):
         return len(self.payloads)
 
     @overload
-    def __getitem__(self, index: int) -> NewJob: ...
+    def __getitem__(self, index: int) -> NewJob[R_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> UniformJobs: ...
-    def __getitem__(self, index: int | slice) -> NewJob | UniformJobs:
+    def __getitem__(self, index: slice) -> UniformJobs[R_co]: ...
+    def __getitem__(self, index: int | slice) -> NewJob[R_co] | UniformJobs[R_co]:
         """Make one job of them, or take some of them."""
         if isinstance(index, slice):
             return UniformJobs(self.template, self.payloads[index])

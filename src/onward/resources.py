@@ -34,10 +34,21 @@ from onward.engine.values import (
 )
 from onward.errors import InvalidValue, JobNotFound, QueueNotFound, ScheduleNotFound
 from onward.explain import Reason, explain
-from onward.handle import JobHandle
+from onward.handle import JobHandle, handle_of
 from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import HELD, JobStatus, StatusName
+from onward.loop_thread import LoopThread
+from onward.results import Results
 from onward.schedule import Missed, Schedule
+from onward.sync import (
+    SyncArchive,
+    SyncDeadLetters,
+    SyncJobHandle,
+    SyncJobs,
+    SyncQueues,
+    SyncSchedules,
+    SyncWorkers,
+)
 from onward.validation import one_of
 
 CountBy = Literal["status", "queue", "type", "org_id"]
@@ -60,7 +71,7 @@ class JobFields(TypedDict, total=False):
     finished_before: datetime
 
 
-One = str | JobRef | Job | JobHandle[Any]
+One = str | JobRef | Job | JobHandle[Any] | SyncJobHandle[Any]
 """One job, by any of its names."""
 Which = One | JobFilter
 """Some jobs."""
@@ -76,13 +87,41 @@ Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
 
 
-class Jobs:
+class Resource:
+    """What all resources have: the engine, and the thread of the sync API."""
+
+    def __init__(self, opened: Opened, *, loop: LoopThread | None = None) -> None:
+        self._opened = opened
+        self._loop = loop or LoopThread()
+
+
+class Jobs(Resource):
     """All jobs: ``app.jobs``."""
 
-    def __init__(self, opened: Opened, *, lease: timedelta) -> None:
-        self._opened = opened
+    def __init__(
+        self, opened: Opened, *, lease: timedelta, results: Callable[[], Results], loop: LoopThread | None = None
+    ) -> None:
+        super().__init__(opened, loop=loop)
+        self._results = results
         self._lease = lease
         """Time without a heartbeat after which a worker counts as dead."""
+
+    @property
+    def sync(self) -> SyncJobs:
+        """The same for code without an event loop: ``app.sync.jobs``."""
+        return SyncJobs(self)
+
+    def handle(self, job: str | JobRef | Job) -> JobHandle[Any]:
+        """Make a handle from the name of a job: ``app.jobs.handle(id)``, where ids are not global ``"queue:id"``.
+
+        Reads nothing. ``task.handle(id)`` gives one that knows the type of the result.
+
+        Raises:
+            InvalidValue: it is an id alone, and several queues may have a job of that id.
+        """
+        results = self._results()
+        name = results.name_of(job) if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
+        return handle_of(name, results)
 
     async def get(self, job: One) -> Job:
         """Read a job.
@@ -204,14 +243,17 @@ class Jobs:
         return await (await self._opened()).logs(ref)
 
     async def _ref_of(self, job: One) -> JobRef:
-        return (await self.get(job)).ref if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
+        name = _name_of(job)
+        return (await self.get(name)).ref if isinstance(name, str) else name
 
 
-class DeadLetters:
+class DeadLetters(Resource):
     """Jobs whose attempts are used up, kept until replayed or purged (O8): ``app.dead``."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    @property
+    def sync(self) -> SyncDeadLetters:
+        """The same for code without an event loop: ``app.sync.dead``."""
+        return SyncDeadLetters(self)
 
     async def list(
         self,
@@ -241,11 +283,13 @@ class DeadLetters:
         return await engine.delete(_dead(engine, _chosen(engine, which, all=all, verb="dead.purge")), limit=limit)
 
 
-class Archive:
+class Archive(Resource):
     """Ended jobs that their queue's retention has moved to the archive: ``app.archive``. See :class:`Retention`."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    @property
+    def sync(self) -> SyncArchive:
+        """The same for code without an event loop: ``app.sync.archive``."""
+        return SyncArchive(self)
 
     async def get(self, job: One) -> Job:
         """Read an archived job.
@@ -282,11 +326,13 @@ class Archive:
         return await engine.purge_archived(_chosen(engine, which, all=all, verb="archive.purge"), limit=limit)
 
 
-class Queues:
+class Queues(Resource):
     """The lanes that jobs wait in: ``app.queues``."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    @property
+    def sync(self) -> SyncQueues:
+        """The same for code without an event loop: ``app.sync.queues``."""
+        return SyncQueues(self)
 
     async def list(self, pattern: str = "*") -> list[QueueInfo]:
         """List queues with their settings and depth: all of them, or those of a pattern (``mail/*``)."""
@@ -365,11 +411,13 @@ class Queues:
         return await (await self._opened()).configure(name, change)
 
 
-class Workers:
+class Workers(Resource):
     """The processes that run jobs: ``app.workers``."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    @property
+    def sync(self) -> SyncWorkers:
+        """The same for code without an event loop: ``app.sync.workers``."""
+        return SyncWorkers(self)
 
     async def list(self) -> list[WorkerInfo]:
         """List the workers that have registered and not gone."""
@@ -395,7 +443,9 @@ class Workers:
 
 
 def _name_of(job: One) -> JobRef | str:
-    return job if isinstance(job, str | JobRef) else job.ref
+    if isinstance(job, str | JobRef):
+        return job
+    return job.ref if job.ref.queue else job.ref.id  # a handle that was made from an id alone
 
 
 def filter_of(which: JobFilter | None, fields: JobFields) -> JobFilter:
@@ -415,16 +465,10 @@ def filter_of(which: JobFilter | None, fields: JobFields) -> JobFilter:
 
 
 def _filter_of(engine: CheckedEngine, which: Which) -> JobFilter:
-    name = engine.name_of(which) if isinstance(which, str) else which
-    match name:
-        case JobFilter():
-            return name
-        case str():
-            return JobFilter(ids=(name,))
-        case JobRef():
-            return JobFilter(refs=(name,))
-        case _:
-            return JobFilter(refs=(name.ref,))
+    if isinstance(which, JobFilter):
+        return which
+    name = engine.name_of(which) if isinstance(which, str) else _name_of(which)
+    return JobFilter(ids=(name,)) if isinstance(name, str) else JobFilter(refs=(name,))
 
 
 def _chosen(engine: CheckedEngine, which: Which | None, *, all: bool, verb: str) -> JobFilter:
@@ -443,12 +487,23 @@ def _dead(engine: CheckedEngine, which: Which) -> JobFilter:
     return msgspec.structs.replace(_filter_of(engine, which), status=status)
 
 
-class Schedules:
-    """What is enqueued again and again: ``app.schedules``. Those in the code are declared by ``@app.schedule``."""
+class Schedules(Resource):
+    """Jobs that are enqueued periodically: ``app.schedules``. Those in the code are declared by ``@app.schedule``."""
 
-    def __init__(self, opened: Opened, enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]]) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        opened: Opened,
+        enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]],
+        *,
+        loop: LoopThread | None = None,
+    ) -> None:
+        super().__init__(opened, loop=loop)
         self._enqueue_many = enqueue_many
+
+    @property
+    def sync(self) -> SyncSchedules:
+        """The same for code without an event loop: ``app.sync.schedules``."""
+        return SyncSchedules(self)
 
     async def list(self) -> list[Schedule]:
         """List all, by name."""
@@ -473,7 +528,7 @@ class Schedules:
         *,
         every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Literal["skip", "once", "all"] = "once",
+        missed: Literal["skip", "once", "all"] | None = None,
     ) -> Schedule:
         """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
 
@@ -487,9 +542,12 @@ class Schedules:
 
         Raises:
             InvalidValue: the expression, the time zone or the job is not valid.
+            Unsupported: the store has no schedules by interval, or no such policy for missed times.
         """
         trigger = trigger_of(cron, every=every, timezone=timezone)
-        schedule = Schedule(name=name, job=job, trigger=trigger, missed=one_of("missed", Missed, missed))
+        requested = None if missed is None else one_of("missed", Missed, missed)
+        policy = (await self._opened()).capabilities.missed_policy(requested)
+        schedule = Schedule(name=name, job=job, trigger=trigger, missed=policy)
         return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from onward.engine.capabilities import Feature
@@ -21,6 +21,7 @@ from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED
+from onward.loop_thread import LoopThread
 from onward.watch import watch
 
 log = logging.getLogger("onward.results")
@@ -38,16 +39,37 @@ _TOGETHER: Final = 500
 class Results:
     """Where the ends of jobs are waited for."""
 
-    def __init__(self, engine: CheckedEngine, ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        engine: CheckedEngine,
+        ready: Callable[[], Awaitable[None]],
+        *,
+        decode: Callable[[Job], Any] = lambda job: job.result,
+        loop: LoopThread | None = None,
+    ) -> None:
+        self.decode = decode
+        """Reads the result of a job as its task returns it."""
+        self.loop = loop or LoopThread()
+        """Where the sync API waits."""
         self._engine = engine
         self._ready = ready
         """Sees to it that the engine is open."""
         self._watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watcher] = WeakKeyDictionary()
 
-    async def read(self, ref: JobRef) -> Job | None:
+    async def read(self, name: JobRef | str) -> Job | None:
         """Read a job; None: there is none."""
         await self._ready()
-        return await self._engine.get(ref)
+        return await self._engine.get(name)
+
+    async def cancel(self, name: JobRef | str, reason: str) -> bool:
+        """Cancel a job, and say whether it was cancelled."""
+        await self._ready()
+        which = JobFilter(ids=(name,)) if isinstance(name, str) else JobFilter(refs=(name,))
+        return bool(await self._engine.cancel(which, reason=reason))
+
+    def name_of(self, text: str) -> JobRef | str:
+        """Read the name of a job as a person writes it: see :meth:`CheckedEngine.name_of`."""
+        return self._engine.name_of(text)
 
     async def watch(self, ref: JobRef) -> AsyncGenerator[Job | None, None]:
         """Tell how a job stands, now and whenever that has changed, until it has ended or is gone."""
@@ -61,22 +83,22 @@ class Results:
             async for job in told:
                 yield job
 
-    async def wait(self, ref: JobRef, timeout: float | None) -> Job | None:
+    async def wait(self, name: JobRef | str, timeout: float | None) -> Job | None:
         """Wait until a job has ended, and read it; None: it is gone.
 
         Raises:
-            TimeoutError: it has not ended in so many seconds.
+            TimeoutError: it has not ended in that many seconds.
         """
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                job = await self.read(ref)
+                job = await self.read(name)
                 if job is None or job.status in FINISHED:
                     return job
-                return await self._watcher().wait(ref)
+                return await self._watcher().wait(job.ref)
         except TimeoutError:
             if limit.expired():
-                raise TimeoutError(f"job {ref} has not ended after {timeout:g} s; it goes on") from None
+                raise TimeoutError(f"job {name} has not ended after {timeout:g} s; it goes on") from None
             raise
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     missed: Missed = Missed.ONCE
     paused: bool = False
     next_at: datetime | None = None
-    """None while it is paused."""
+    """None while it is paused, and where only the store's own clients can read its trigger."""
     last_at: datetime | None = None
     """The last turn that was fired."""
 

@@ -26,10 +26,11 @@ from onward.control_flow import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.engine.declared_limits import ORG
 from onward.errors import InvalidValue
-from onward.handle import JobHandle
+from onward.handle import JobHandle, handle_of
 from onward.handler import Handler, TaskOptions
-from onward.job import Enqueued, NewJob, UniformJobs
+from onward.job import Enqueued, JobRef, NewJob, UniformJobs
 from onward.results import Results
+from onward.sync import SyncTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,6 +129,26 @@ class Task(Generic[P, R]):
         """Whether the function is an ``async def``."""
         return self._handler.is_async
 
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same for code without an event loop: ``send_mail.sync.enqueue(to="a@example.com")``."""
+        return SyncTask(self)
+
+    def handle(self, id: str | JobRef) -> JobHandle[R]:
+        """Make a handle from the id of a job of this task: ``await send_mail.handle(id).result()``. Reads nothing.
+
+        Where ids are not global, an id alone is one of the task's own queue; ``"queue:id"`` names another.
+
+        Raises:
+            InvalidValue: it is an id alone, and the task's jobs are in several queues.
+        """
+        results, name = self._sender.results, id
+        if isinstance(name, str):
+            queue = self.options.queue
+            is_global = self._sender.capabilities.has_global_ids or ":" in name or ORG in queue
+            name = results.name_of(name) if is_global else JobRef(queue, name)
+        return handle_of(name, results, self._handler.arguments.read_result)
+
     def _check_queue(self, queue: str) -> None:
         check_queue_template(queue, foreign=self._sender.allows_foreign_names)
 
@@ -198,7 +219,7 @@ class Task(Generic[P, R]):
         vars(other).update(_using=using, _template=None)
         return other
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob[R]:
         """Make a job without enqueueing it, for :meth:`App.enqueue_many`.
 
         Raises:
@@ -211,7 +232,7 @@ class Task(Generic[P, R]):
             )
         return self._jobs(self._encoded(args, kwargs))[0]
 
-    def jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob]:
+    def jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob[R]]:
         """Make many jobs without enqueueing them, for :meth:`Batch.add`: see :meth:`enqueue_many` for the calls."""
         if self._using.connection is not None:
             raise InvalidValue(
@@ -231,8 +252,7 @@ class Task(Generic[P, R]):
         enqueued = await self._sender.send(self._jobs([payload]), connection=self._using.connection)
         return JobHandle(enqueued[0], self._sender.results, self._handler.arguments.read_result)
 
-    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Do the same from code without an event loop."""
+    def _enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         enqueued = self._sender.send_sync(self._jobs(self._encoded(args, kwargs)), connection=self._using.connection)
         return JobHandle(enqueued[0], self._sender.results, self._handler.arguments.read_result)
 
@@ -242,8 +262,7 @@ class Task(Generic[P, R]):
             await self._sender.send(self._jobs(self._encoded_all(calls)), connection=self._using.connection)
         )
 
-    def enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
-        """Do the same from code without an event loop."""
+    def _enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         return self._handles(
             self._sender.send_sync(self._jobs(self._encoded_all(calls)), connection=self._using.connection)
         )

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from onward import validation
+from onward import alert, validation
 from onward.backoff import Backoff
 from onward.clock import micros_of
 from onward.context import JobContext
@@ -44,7 +44,7 @@ from onward.task import Task
 
 TASK: Final = "onward.webhook"
 QUEUE: Final = "onward/webhooks"
-"""Where deliveries wait. Its own events are told to no webhook: there would be no end to it."""
+"""Where deliveries wait. Its own events, and those of alerts, are posted to no webhook: there would be no end to it."""
 TOLERANCE: Final = 300.0
 """Seconds by which a receiver's clock may differ from the sender's."""
 
@@ -115,7 +115,8 @@ class Webhook:
 
     def matches(self, event: AnyEvent) -> bool:
         """Say whether an event is to be posted."""
-        return event.name in self.event_types and event.ref.queue != QUEUE
+        own = event.ref.queue == QUEUE or event.ref.queue.startswith(f"{alert.QUEUES}/")
+        return event.name in self.event_types and not own
 
 
 def keys_of(secret: str | Sequence[str]) -> tuple[bytes, ...]:
@@ -333,6 +334,12 @@ class Deliveries:
         task = self._task.using(idempotency_key=identity_of(webhook, event), max_attempts=attempts)
         message = written(event, max_bytes=self._max_bytes)
         return task.job(webhook=webhook, event=message, proof=_proof(self._by_name[webhook].keys[0], webhook, message))
+
+    def alert_job_of(self, rule: alert.AlertRule, message: dict[str, Any], key: str) -> NewJob:
+        """Make the job that delivers that a rule has fired, or has been resolved."""
+        webhook = self._by_name[rule.webhook]
+        task = self._task.using(queue=rule.queue, idempotency_key=key, max_attempts=webhook.max_attempts)
+        return task.job(webhook=webhook.name, event=message, proof=_proof(webhook.keys[0], webhook.name, message))
 
     async def deliver(self, context: JobContext, webhook: str, event: dict[str, Any], proof: str = "") -> None:
         """Post one event."""

@@ -17,6 +17,10 @@ UnknownTaskPolicy = Literal["wait", "fail"]
 UNKNOWN_TASK_GRACE: Final = timedelta(hours=1)
 """How long such a job is put back, at no cost, before it fails as NoHandler (O8)."""
 
+WriteProcessPolicy = Literal["auto", "always", "never"]
+"""Whether a separate process writes to SQLite for a worker: from its start, or once a handler has held Python's global
+lock while the worker held the write lock (``auto``)."""
+
 
 class WorkerOptions(TypedDict, total=False):
     """The options of a worker. What is not given has the default of ``onward.worker.options.WorkerSettings``."""
@@ -51,5 +55,8 @@ class WorkerOptions(TypedDict, total=False):
     """Stop when the process has grown to this many megabytes (MiB)."""
     give_up_after: timedelta | None
     """Raise when the store has been unreachable for this long; None: never."""
+    write_process: WriteProcessPolicy
+    """SQLite: whether a separate process writes for the worker, so that no handler can stop other programs' writes by
+    holding Python's global lock; ``auto``: once that has happened."""
     health_file: Path | None
     """Where to write heartbeats for probes."""

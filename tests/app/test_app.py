@@ -71,20 +71,12 @@ def test_plain_code_needs_no_event_loop(tmp_path: Path):
     @app.task
     def send(to: str) -> None: ...
 
-    first = send.enqueue_sync("a")
-    more = send.enqueue_many_sync([{"to": "b"}, ("c",)])
-    others = app.enqueue_many_sync([send.job("d")])
+    first = send.sync.enqueue("a")
+    more = send.sync.enqueue_many([{"to": "b"}, ("c",)])
+    others = app.sync.enqueue_many([send.job("d")])
     assert len({handle.id for handle in (first, *more, *others)}) == 4
     assert asyncio.run(app.jobs.count()) == {"pending": 4}
     asyncio.run(app.close())
-
-
-async def test_plain_code_may_be_called_where_a_loop_runs(app: App):
-    @app.task
-    def send() -> None: ...
-
-    handle = send.enqueue_sync()
-    assert (await handle.info()).status is JobStatus.PENDING
 
 
 def test_threads_may_open_one_app_at_once(tmp_path: Path):
@@ -93,7 +85,7 @@ def test_threads_may_open_one_app_at_once(tmp_path: Path):
     @app.task
     def send() -> None: ...
 
-    threads = [threading.Thread(target=send.enqueue_sync) for _ in range(8)]
+    threads = [threading.Thread(target=send.sync.enqueue) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -263,7 +255,7 @@ async def test_a_job_commits_or_vanishes_with_the_caller_s_transaction(tmp_path:
             connection.execute("begin immediate")
             connection.execute("insert into orders values (1)")
             await send.using(connection=connection).enqueue("a")
-            send.using(connection=connection).enqueue_sync("b")
+            await send.using(connection=connection).enqueue("b")
             await app.enqueue_many([send.job("c")], connection=connection)
             assert await app.jobs.count() == {}
             connection.execute(end)

@@ -29,7 +29,7 @@ def mill(app: App) -> App:
 
     @app.task
     def listed(context: JobContext) -> list[Any]:
-        return [job.result for job in context.dependencies_sync()]
+        return [job.result for job in context.sync.dependencies()]
 
     @app.task(max_attempts=1)
     async def broken() -> None:
@@ -253,7 +253,7 @@ async def test_a_handler_called_by_hand_has_no_parents():
     with pytest.raises(ClaimLost):
         await detached_context().dependencies()
     with pytest.raises(ClaimLost):
-        detached_context().dependencies_sync()
+        await asyncio.to_thread(detached_context().sync.dependencies)
 
 
 async def test_a_job_that_waits_for_others_says_for_which(mill: App):

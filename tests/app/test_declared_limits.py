@@ -32,7 +32,7 @@ async def test_a_queue_has_its_limits_before_its_first_job(app: App):  # P6
     async def bulk() -> None: ...
 
     await send.using(org_id="one").enqueue()
-    await asyncio.to_thread(send.using(org_id="two").enqueue_sync)
+    await asyncio.to_thread(send.using(org_id="two").sync.enqueue)
     async with app.batch("b") as batch:
         await batch.add([send.using(org_id="three").job()])
     await app.enqueue("send", org_id="four")

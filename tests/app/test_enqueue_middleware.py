@@ -39,7 +39,7 @@ async def test_middleware_sees_and_changes_every_enqueue_in_order(app: App):
         seen.clear()
         match use:
             case "sync":
-                await asyncio.to_thread(send.enqueue_sync, "bob")
+                await asyncio.to_thread(send.sync.enqueue, "bob")
             case "many":
                 await send.enqueue_many([{"to": "cid"}, {"to": "dan"}])
             case "batch":

@@ -126,8 +126,8 @@ async def test_an_inline_enqueue_enters_it_and_those_within_it_share_it(app: App
 
     with inline(app):
         assert (await (await parent.enqueue()).info()).status is JobStatus.COMPLETED
-        handle = await asyncio.to_thread(plain.enqueue_sync)  # on a loop of its own
-        assert (await handle.info()).status is JobStatus.COMPLETED
+        handle = await asyncio.to_thread(plain.sync.enqueue)  # on a loop of its own
+        assert (await asyncio.to_thread(handle.info)).status is JobStatus.COMPLETED
     assert [(pool.is_open, pool.uses) for pool in pools] == [(False, 2), (False, 1)]
 
 
@@ -139,7 +139,7 @@ async def test_a_run_on_another_event_loop_has_resources_of_its_own(app: App, po
     @app.task
     async def parent(context: JobContext) -> None:
         use(context)
-        await asyncio.to_thread(child.enqueue_sync)  # runs it on another loop, with a copy of this context
+        await asyncio.to_thread(child.sync.enqueue)  # runs it on another loop, with a copy of this context
 
     with inline(app):
         assert (await (await parent.enqueue()).info()).status is JobStatus.COMPLETED

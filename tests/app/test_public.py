@@ -9,8 +9,10 @@ import sys
 import pytest
 
 import onward
+import onward.limits
+import onward.sqlite
 import onward.testing
-from onward import App, Batch, JobContext, JobHandle, Task, Tasks
+from onward import App, Batch, Flow, JobContext, JobHandle, Task, Tasks
 from onward.batches.resources import Batches
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 
@@ -20,44 +22,51 @@ NOT_OURS = (
     "Sequence Unpack TimeoutError RuntimeError Path SSLContext False True "
     # type variables, and what is returned and not named by users
     "Plugin P R T Self "
+    "R_co R1 R2 R3 R4 LoopThread SyncApp SyncTask SyncJobHandle SyncJobContext SyncJobs SyncDeadLetters SyncArchive "
+    "SyncQueues SyncWorkers SyncSchedules SyncBatch SyncBatches SyncFlow "
     "UnsetType TaskDecorator TaskKeywords Override AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker "
     "TickReport "
     # aliases whose members are all public
-    "CrashPolicy "
+    "CrashPolicy SuccessHook FailureHook "
     "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
     "MappingProxyType "
     # the resources, reached by their names on an App
-    "Jobs DeadLetters Archive Schedules Batches Workers Args Raises"
+    "Jobs DeadLetters Archive Schedules Batches Workers Args Raises "
+    # of onward.limits
+    "Limit Permits"
 )
 
 NAMES = """\
-    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
-    Dependency DoNotRetry EngineNotIncluded EnqueueMiddleware EnqueueStatus Enqueued FailedAttempt Flow Interval
-    InvalidJob InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter
+    AlertRule App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron
+    Dependency DoNotRetry EngineNotIncluded EnqueueMiddleware EnqueueStatus Enqueued EventLoopRunning FailedAttempt Flow
+    Interval InvalidJob InvalidPayload InvalidValue Job JobCancelled JobContext JobError JobExpired JobFailed JobFilter
     JobHandle JobNotFound JobRef JobStatus Lifespan LogLine Middleware NewJob NotFound OnwardError Page
-    PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason Retention Schedule ScheduleNotFound
+    PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason Retention Retry Schedule ScheduleNotFound
     SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt StoreFull StoreMisconfigured
     StoreReadOnly StoreUnavailable Task TaskNotFound Tasks Unsupported Usage Webhook WorkerInfo WorkerOptions
     WrongIsolation __version__ events
 """
 MEMBERS = {
-    App: "add_plugin "
-    "archive batch batches capabilities close configure dead discover enqueue enqueue_many enqueue_many_sync "
-    "enqueue_middleware events flow gather include jobs metrics middleware open override queues schedule schedules "
-    "task tasks tick usage webhook work worker workers",
-    Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
+    App: "add_plugin alert "
+    "archive batch batches capabilities close configure dead discover enqueue enqueue_many enqueue_middleware events "
+    "flow gather include jobs metrics middleware open override queues schedule schedules sync task tasks tick usage "
+    "webhook work worker workers",
+    Task: "enqueue enqueue_many function handle is_async job jobs name options sync using",
     Tasks: "schedule task tasks",
-    JobHandle: "enqueue_status id info is_new ref result watch",
-    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id payload "
-    "queue ref set_progress should_stop state type",
-    Batch: "add cancel dependencies flow info jobs name pause resume seal wait watch",
-    Jobs: "cancel count delete edit explain get iterate list logs replay",
-    DeadLetters: "count list purge replay",
-    Archive: "count get list purge",
-    Queues: "configure get list pause resume",
-    Schedules: "delete get list pause resume run set",
-    Batches: "delete get list",
-    Workers: "list quiet resume stop",
+    JobHandle: "cancel enqueue_status id info is_new ref result sync wait watch",
+    JobContext: "attempt complete dependencies id log max_attempts org_id payload queue ref set_progress should_stop "
+    "state sync type",
+    Batch: "add cancel dependencies flow info jobs name pause resume seal sync wait watch",
+    Flow: "add chain handle start sync",
+    Jobs: "cancel count delete edit explain get handle iterate list logs replay sync",
+    DeadLetters: "count list purge replay sync",
+    Archive: "count get list purge sync",
+    Queues: "configure get list pause resume sync",
+    Schedules: "delete get list pause resume run set sync",
+    Batches: "delete get list sync",
+    Workers: "list quiet resume stop sync",
+    onward.limits.Limiter: "give_up give_up_sync install install_sync prune prune_sync release release_sync renew "
+    "renew_sync take take_sync",
 }
 
 
@@ -67,6 +76,8 @@ def test_these_are_the_public_names():
     assert onward.testing.__all__ == [
         "ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"
     ]  # fmt: skip
+    assert onward.limits.__all__ == ["Limit", "Limiter", "Pace", "Permits", "Rate"]
+    assert onward.sqlite.__all__ == ["Connection", "connect", "path_of", "prepare"]
     for name in (*onward.__all__, *onward.testing.__all__):
         assert hasattr(onward, name) or hasattr(onward.testing, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import pickle
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -225,6 +226,95 @@ async def test_gathering_ends_with_the_first_failure_or_in_time(app: App):
             await app.gather([waiting, failing], timeout=30)
     with pytest.raises(TimeoutError):
         await app.gather([waiting], timeout=0.01)
+
+
+async def test_what_has_no_result_is_gathered_as_its_error(app: App):
+    @app.task(max_attempts=1)
+    async def end(how: str) -> str:
+        if how == "fail":
+            raise ValueError("no")
+        if how == "cancel":
+            raise Cancel("not today")
+        return how
+
+    handles = await end.enqueue_many([("well",), ("fail",), ("cancel",), ("delete",)])
+    await app.tick()
+    await app.jobs.delete(handles[3])
+    well, failed, cancelled, gone = await app.gather(handles, timeout=30, return_exceptions=True)
+    assert well == "well"
+    assert isinstance(failed, JobFailed)
+    assert (failed.error_type, failed.message, failed.attempts, failed.job.id) == ("ValueError", "no", 1, handles[1].id)
+    assert "in end" in (failed.traceback or "")
+    assert isinstance(cancelled, JobCancelled)
+    assert isinstance(gone, JobNotFound)
+    with pytest.raises(JobFailed):
+        await app.gather(handles, timeout=30, return_exceptions=False)
+
+
+async def test_a_tuple_is_gathered_and_enqueued_as_a_tuple(app: App):
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.task
+    async def name() -> str:
+        return "ada"
+
+    handles = await app.enqueue_many((double.job(1), name.job()))
+    await app.tick()
+    assert isinstance(handles, tuple)
+    assert await app.gather(handles, timeout=30) == (2, "ada")
+    assert isinstance(await app.enqueue_many([double.job(1)]), list)
+
+
+async def test_a_store_that_is_away_is_no_result_of_a_job(app: App, monkeypatch: pytest.MonkeyPatch):
+    @app.task
+    async def pay() -> None: ...
+
+    handle = await pay.enqueue()
+
+    async def away(_: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(app._core.results, "read", away)
+    with pytest.raises(StoreUnavailable):
+        await app.gather([handle], return_exceptions=True)
+
+
+async def test_a_handle_from_an_id_knows_the_type_of_the_result(app: App):
+    @app.task(queue="shop/{org_id}")
+    async def pay() -> Receipt:
+        return RECEIPT
+
+    id = (await pay.using(org_id="acme").enqueue()).id
+    await app.tick()
+    for handle in (
+        pay.handle(id),
+        app.jobs.handle(id),
+        pay.handle(f"shop/acme:{id}"),
+        app.jobs.handle(await app.jobs.get(id)),
+    ):
+        assert await handle.result(timeout=30) == RECEIPT
+        assert handle.ref.queue == "shop/acme"
+    early = pay.handle(id)
+    assert (early.ref.queue, repr(early)) == ("", f"<JobHandle {id}>")
+    assert (await app.jobs.get(early)).id == id
+    assert [changed.ref.id for changed in await app.jobs.delete(early)] == [id]
+    with pytest.raises(JobNotFound):
+        await pay.handle(id).wait(timeout=30)
+
+
+async def test_an_error_of_a_job_survives_the_way_to_another_process(app: App):
+    @app.task(max_attempts=1)
+    async def pay() -> None:
+        raise ValueError("no")
+
+    handle = await pay.enqueue()
+    await app.tick()
+    with pytest.raises(JobFailed) as caught:
+        await handle.result()
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (copied.error_type, copied.job, str(copied)) == ("ValueError", caught.value.job, str(caught.value))
 
 
 async def test_the_progress_of_a_job_is_told_as_it_is_made(app: App):

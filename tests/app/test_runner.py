@@ -14,7 +14,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from onward import App, Backoff, Cancel, DoNotRetry, InvalidValue, JobContext, Snooze, StoreUnavailable
+from onward import App, Backoff, Cancel, DoNotRetry, InvalidValue, JobContext, Retry, Snooze, StoreUnavailable
 from onward.clock import ManualClock
 from onward.context import RunState
 from onward.engine.values import Claim
@@ -352,6 +352,36 @@ async def test_a_handler_may_end_otherwise(app: App, runner: Runner, clock: Manu
     assert await run("stop") == Stopped("the order was withdrawn")
     never = await run("never")
     assert (never.retryable, str(never.failure)) == (False, "DoNotRetry: the address does not exist")
+
+
+async def test_a_handler_may_ask_for_a_retry_at_a_time_of_its_choice(app: App, runner: Runner, clock: ManualClock):
+    ends = {
+        "later": Retry(90, reason="rate limited"),
+        "at": Retry(until=clock.now() + timedelta(hours=1)),
+        "past": Retry(until=clock.now() - timedelta(hours=1)),
+    }
+
+    @app.task(retry={Exception: False})
+    async def handler(end: str) -> None:
+        if end == "because":
+            try:
+                raise ConnectionError("busy")
+            except ConnectionError as error:
+                raise Retry(5) from error
+        raise ends[end]
+
+    async def run(end: str) -> tuple[str, str, timedelta | None]:
+        result = await runner.run(claim(payload=json.dumps({"end": end})))
+        assert isinstance(result, Raised)
+        assert result.retryable
+        return result.failure.error_type, result.failure.message, result.delay
+
+    assert await run("later") == ("Retry", "rate limited", timedelta(seconds=90))
+    assert await run("at") == ("Retry", "its handler asked for a retry", timedelta(hours=1))
+    assert await run("past") == ("Retry", "its handler asked for a retry", timedelta(0))
+    assert await run("because") == ("ConnectionError", "busy", timedelta(seconds=5))
+    with pytest.raises(InvalidValue, match="retry = None: give either a delay or until="):
+        Retry()
 
 
 def test_a_snooze_wants_one_time_to_come():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,11 +175,30 @@ async def test_a_schedule_that_cannot_be_fired_here_keeps_no_other_from_its_turn
     await app.schedules.delete("a")
 
 
-@pytest.mark.parametrize("url", ["redis://localhost:1/0", "pgboss+postgresql://x/y", "pgmq+postgresql://x/y"])
-def test_a_schedule_is_refused_at_its_declaration_where_the_engine_has_none(url: str):  # X1
+@pytest.mark.parametrize(
+    ("url", "default", "refused"),
+    [
+        ("redis://localhost:1/0", Missed.ONCE, ["skip", "all"]),
+        ("pgboss+postgresql://x/y", Missed.SKIP, ["once", "all"]),
+        ("pgmq+postgresql://x/y", Missed.ONCE, []),
+    ],
+)
+def test_what_the_store_lacks_is_refused_where_a_schedule_is_declared(
+    url: str, default: Missed, refused: list[Any]
+):  # X1
     app = App(url)
-    with pytest.raises(Unsupported, match="schedules"):
 
-        @app.schedule("0 6 * * *")
-        @app.task
-        async def digest() -> None: ...
+    @app.schedule("0 6 * * *")
+    @app.task
+    async def digest() -> None: ...
+
+    (declared,) = app._core.declared()
+    assert declared.missed is default
+    for missed in refused:
+        with pytest.raises(Unsupported, match="missed turns"):
+            app.schedule("0 6 * * *", missed=missed)
+
+
+def test_an_interval_is_refused_at_its_declaration_on_pgboss(app: App):  # X1
+    with pytest.raises(Unsupported, match=r"schedules by interval: .* \*/5 \* \* \* \*"):
+        App("pgboss+postgresql://x/y").schedule(every=timedelta(minutes=5))

@@ -59,7 +59,7 @@ async def test_the_first_use_may_be_an_enqueue_a_listing_or_a_worker(tmp_path: P
             case "tick":
                 assert (await app.tick()).completed == 1
             case "sync":
-                await asyncio.to_thread(send.enqueue_sync, "bob")
+                await asyncio.to_thread(send.sync.enqueue, "bob")
         assert path_of(app) == f"{tmp_path}/jobs.db"
         await app.close()
 
@@ -165,8 +165,8 @@ def test_an_override_goes_without_an_event_loop_and_needs_no_url():
 
     with app.override():
         with inline(app):
-            handle = send.enqueue_sync("ann")
-        assert asyncio.run(handle.info()).status is JobStatus.COMPLETED
+            handle = send.sync.enqueue("ann")
+        assert handle.info().status is JobStatus.COMPLETED
         seen: list[str] = []
         thread = threading.Thread(target=lambda: seen.append(path_of(app)))
         thread.start()

@@ -452,7 +452,7 @@ async def test_a_job_is_done_if_and_only_if_its_transaction_commits(booking: App
         connection = ledger.connect()
         connection.execute("begin immediate")
         connection.execute("insert into ledger values (?)", (number,))
-        context.complete_sync(f"booked {number}", connection=connection)
+        context.sync.complete(f"booked {number}", connection=connection)
         connection.execute(end)
         connection.close()
         return "not recorded"
@@ -558,7 +558,7 @@ async def test_there_is_nothing_to_complete_when_a_handler_is_called_by_hand(led
     with pytest.raises(ClaimLost, match="called by hand"):
         await detached_context().complete(connection=connection)
     with pytest.raises(ClaimLost, match="called by hand"):
-        detached_context().complete_sync(connection=connection)
+        await asyncio.to_thread(detached_context().sync.complete, connection=connection)
     connection.close()
 
 

@@ -6,6 +6,7 @@ How fast it is is not asked here: that is for ``make bench``, on a machine that 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onward.bench.handlers import Handler
 from onward.bench.statistics import Measurement, run_interleaved
 from onward.bench.verification import is_verified
 from tests.cli.conftest import Cli, CommandResult
+from tests.servers import missing
 from tests.servers.postgres import postgres_url
 
 KEYS = ["engine", "scenario", "jobs", "onward", "raw", "ratio", "unit", "verified"]
@@ -122,6 +124,33 @@ def test_quick_jobs_are_timed_by_the_store(cli: Cli):
     found = last_line(cli("bench", "mixed", "--jobs", "10", "--slow", "0.2", "--rounds", "1", "--json"))
     assert found["onward"] > 0
     assert found["workers"] == 2
+
+
+HTTP_KEYS = {
+    "of_empty_route", "of_bare_read", "streams_memory_mb", "streams_queries_per_job", "of_one_stream",
+    "idle_queries_per_s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["SQLite", "PostgreSQL"])
+def test_the_http_api_is_measured_beside_bare_routes(cli: Cli, engine: str):
+    if shutil.which("wrk") is None:
+        missing("there is no wrk here: apt install wrk")
+    url = postgres_url() if engine == "PostgreSQL" else "sqlite:///store.db"
+    words = ("http", "--rounds", "1", "--seconds", "1", "--clients", "4", "--streams", "12", "--json", "--url", url)
+    found = last_line(cli("bench", *words), engine)
+    assert found.keys() >= HTTP_KEYS
+    assert found["ratio"] == pytest.approx(found["onward"] / found["raw"], rel=0.01)
+    assert found["unit"] == "requests/s"
+    assert found["jobs"] > 0
+    assert found["idle_queries_per_s"] < 2
+
+
+def test_without_wrk_the_command_says_how_to_install_it(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onward.bench.load.shutil.which", lambda _: None)
+    result = cli("bench", "http", "--rounds", "1")
+    assert result.code == 1
+    assert "apt install wrk" in result.err
 
 
 def test_the_store_at_the_url_is_left_alone(cli: Cli, workdir: Path):

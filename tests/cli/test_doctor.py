@@ -195,7 +195,7 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
 
     on_store(register)
     shop("doctor").ok()
-    assert shop("workers", "--json").ok().json["silent"] == []
+    assert shop("workers", "list", "--json").ok().json["silent"] == []
     monkeypatch.setattr("onward.service.snapshot.is_silent", lambda *_: True)
     assert "vm-1-a has been silent" in shop("doctor").out
 

@@ -29,11 +29,11 @@ async def register(app: App, id: str = "vm-1-a", hostname: str | None = None) ->
 
 
 def test_workers_are_listed(shop: Cli, on_store):  # O5
-    assert "no workers" in shop("workers").ok().err
+    assert "no workers" in shop("workers", "list").ok().err
     on_store(register)
-    lines = shop("workers").ok().out.splitlines()
+    lines = shop("workers", "list").ok().out.splitlines()
     assert lines[1].split()[:4] == ["vm-1-a", "live", "*", "4"]
-    message = shop("workers", "--json").ok().json
+    message = shop("workers", "list", "--json").ok().json
     assert message["workers"][0]["id"] == "vm-1-a"
     assert message["silent"] == []
 

@@ -44,7 +44,7 @@ def exists(schema: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "words", ["jobs list", "queues list", "queues pause mail", "workers", "top --once", "dead list"]
+    "words", ["jobs list", "queues list", "queues pause mail", "workers list", "top --once", "dead list"]
 )
 def test_to_look_where_nothing_is_makes_nothing_and_says_what_would(here: Cli, schema: str, words: str):  # O9
     here(*words.split()).failed("schema", "onward migrate")
@@ -67,7 +67,7 @@ def test_from_nothing_to_a_job_that_is_done(here: Cli, spawn: Callable[..., subp
     worker = spawn("work", **{name: environ[name] for name in ("ONWARD_URL", "ONWARD_APP")})
     assert here("enqueue", "send_mail", "to=bob", "--wait", "--timeout", "60s").ok().out == '"1 to bob"\n'
     here("enqueue", "doomed", "--wait", "--timeout", "60s").failed("never")
-    (known,) = here("workers", "--json").ok().json["workers"]
+    (known,) = here("workers", "list", "--json").ok().json["workers"]
     assert known["queues"] == ["*"]
     assert "mail" in here("top", "--once").ok().out
     facts = here("doctor", "--json").json

@@ -23,7 +23,11 @@ from onward.engine.capabilities import Capabilities, Feature, absent
 from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
+from onward.engines.sqlite import migrations
 from onward.engines.sqlite.engine import SQLiteEngine
+from onward.engines.sqlite.request_queue import Request
+from onward.engines.sqlite.write_messages import decode_request, decode_response, encode_request, encode_response
+from onward.engines.sqlite.writer import SharedConnection
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Bury, Complete, Fail, Failure, JobStatus, Outcome, Release, Retry
 
@@ -258,7 +262,9 @@ class SQLiteStore(Store):
 
     def bare(self) -> Engine:
         """See :class:`Store`."""
-        return SQLiteEngine(self.path, clock=self.clock, events=self.recorded, max_events=self.max_events)
+        engine = SQLiteEngine(self.path, clock=self.clock, events=self.recorded, max_events=self.max_events)
+        send_as_messages(engine._writer)
+        return engine
 
     async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
@@ -293,6 +299,20 @@ class SQLiteStore(Store):
     def new_stranger(self) -> Caller:
         """See :class:`Store`."""
         return SQLiteCaller(self._folder / "elsewhere.db")
+
+
+def send_as_messages(writer: SharedConnection) -> None:
+    """Encode and decode every request and its result, as on the way to a write process and back."""
+    run = writer.run
+
+    async def run_as_message(work: Callable[..., Any], *args: Any, urgent: bool = False) -> Any:
+        if work is migrations.migrate:  # which comes before there is a write process
+            return await run(work, *args, urgent=urgent)
+        request = decode_request(memoryview(encode_request(Request(work, args, is_urgent=urgent))))
+        request.result = await run(request.work or work, *request.args, urgent=request.is_urgent)
+        return decode_response(memoryview(encode_response(request, wakes_workers=False)))[0]
+
+    writer.run = run_as_message  # type: ignore[method-assign,assignment]
 
 
 class SQLiteCaller(Caller):

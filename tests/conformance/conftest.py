@@ -12,10 +12,6 @@ from tests.conformance.cases import CASES, EngineCase, Store
 from tests.conformance.driver import Driver
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*features): what an engine must have for this test; see test_refusals.py")
-
-
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> EngineCase:
     """The engine under test; left out where it lacks what the test needs."""

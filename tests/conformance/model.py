@@ -95,7 +95,7 @@ class ModelQueue:
         if self.rate is None:
             return
         reach = (self.rate.burst - 1) * self.spacing
-        late = now - (self.rate.slack / 2) // MICROSECOND
+        late = now - self.rate.slack // MICROSECOND // 2
         self.slot = max(self._next(now) + reach, late) + self.spacing
         self.starts.append(now)
 

@@ -13,6 +13,7 @@ from onward.explain import ReasonCode
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from onward.resources import Jobs
+from onward.results import Results
 from tests.conformance.cases import needs
 from tests.conformance.driver import LEASE, Driver
 
@@ -21,7 +22,8 @@ async def why(driver: Driver, ref: JobRef) -> list[ReasonCode]:
     async def opened() -> CheckedEngine:
         return driver.engine
 
-    return [reason.code for reason in await Jobs(opened, lease=LEASE).explain(ref)]
+    jobs = Jobs(opened, lease=LEASE, results=lambda: Results(driver.engine, driver.engine.open))
+    return [reason.code for reason in await jobs.explain(ref)]
 
 
 async def test_what_is_said_of_a_job_through_its_life(driver: Driver):

@@ -58,7 +58,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.just(Release()),
     st.just(Cancel("enough")),
 )
-new_jobs = st.builds(
+new_jobs: st.SearchStrategy[NewJob] = st.builds(
     NewJob,
     type=st.sampled_from(["send", "crop"]),
     queue=queues,

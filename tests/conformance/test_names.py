@@ -14,6 +14,7 @@ from onward.engine.values import JobFilter
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.resources import DeadLetters, Jobs
+from onward.results import Results
 from tests.conformance.driver import LEASE, Driver
 
 VERBS: dict[str, Callable[[Jobs, DeadLetters, Any], Awaitable[Any]]] = {
@@ -32,7 +33,7 @@ def resources(driver: Driver) -> tuple[Jobs, DeadLetters]:
     async def opened() -> CheckedEngine:
         return driver.engine
 
-    return Jobs(opened, lease=LEASE), DeadLetters(opened)
+    return Jobs(opened, lease=LEASE, results=lambda: Results(driver.engine, driver.engine.open)), DeadLetters(opened)
 
 
 async def three(driver: Driver) -> list[JobRef]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from onward.batches.values import NewBatch
-from onward.cron import Cron
+from onward.cron import Cron, Interval
 from onward.engine.capabilities import Capabilities, Feature, Level, Support
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
@@ -20,7 +20,7 @@ from onward.errors import Unsupported
 from onward.job import NewJob
 from onward.lifecycle import Complete, JobStatus
 from onward.metering import UsageQuery
-from onward.schedule import Schedule
+from onward.schedule import Firing, Missed, Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
 from tests.conformance.driver import Driver
 
@@ -49,6 +49,12 @@ def claim(**fields: object) -> Ask:
 def configure(**change: object) -> Ask:
     """Ask for a queue with such a setting."""
     return lambda engine, planted: engine.configure("new-queue", QueueChange(**change))  # type: ignore[arg-type]
+
+
+def save_schedule(**fields: object) -> Ask:
+    """Ask for such a schedule."""
+    given = {"name": "s", "job": NewJob(type="t", queue="planted"), "trigger": Cron("* * * * *"), **fields}
+    return lambda engine, planted: engine.save_schedule(Schedule(**given))  # type: ignore[arg-type]
 
 
 async def listen(engine: CheckedEngine, planted: Planted) -> object:
@@ -133,8 +139,12 @@ RECIPES: dict[Feature, Ask] = {
     Feature.TRANSACTIONS: settle_within,
     Feature.PUSH: listen,
     Feature.EVENTS: lambda engine, planted: engine.events([planted.ref.queue]),
-    Feature.SCHEDULES: lambda engine, planted: engine.save_schedule(
-        Schedule(name="s", job=NewJob(type="t"), trigger=Cron("* * * * *"))
+    Feature.SCHEDULES: save_schedule(),
+    Feature.INTERVALS: save_schedule(trigger=Interval(timedelta(minutes=1))),
+    Feature.MISSED_TURNS: save_schedule(missed=Missed.ALL),
+    Feature.FIRING: lambda engine, planted: engine.fire(
+        Schedule(name="s", job=NewJob(type="t"), trigger=Cron("* * * * *")),
+        Firing(jobs=[], last_at=datetime(2030, 1, 1, tzinfo=UTC), next_at=datetime(2030, 1, 2, tzinfo=UTC)),
     ),
     Feature.THROTTLE: lambda engine, planted: engine.enqueue(
         [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]

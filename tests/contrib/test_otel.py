@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -102,9 +105,9 @@ async def test_a_plain_function_on_a_thread_is_within_the_span_of_its_run(app: A
         with spans.tracer.start_as_current_span("inside"):
             pass
 
-    handle = add_up.enqueue_sync()
+    handle = await asyncio.to_thread(add_up.sync.enqueue)
     async with app.worker():
-        await handle.result()
+        await asyncio.to_thread(handle.result, timeout=60)
     assert parent_of(spans.only("inside")) == id_of(spans.only("run add_up"))
     assert parent_of(spans.only("run add_up")) == id_of(spans.only("enqueue add_up"))
 
@@ -218,3 +221,17 @@ async def test_nothing_is_sent_along_where_nobody_traces(tmp_path: Path):
             await greet.enqueue()
         (claim,) = (await app._core.engine.claim(ClaimRequest(worker_id="w"))).claims
         assert claim.trace is None
+
+
+def test_without_the_extra_the_error_names_it():
+    program = (
+        "import sys\n"
+        "for name in [name for name in sys.modules if name.startswith('opentelemetry')]: del sys.modules[name]\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "try:\n"
+        "    import onward.contrib.otel\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error, error.name)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "onward.contrib.otel needs OpenTelemetry: pip install 'onward[otel]' opentelemetry\n"

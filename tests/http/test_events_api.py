@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from onward import App
 from onward.http import asgi
 from onward.http.application import API
 from onward.service.values import TokenRequest
-from tests.http.conftest import CANARY, ROOT, make_app
+from tests.http.conftest import CANARY, ROOT, each_engine
 
 
 class Running:
@@ -31,16 +32,16 @@ class Running:
     async def client(self, role: str = "admin", **fields: Any) -> httpx.AsyncClient:
         new = await self.services.access.create_token(ROOT, TokenRequest(name=role, role=role, **fields))  # type: ignore[arg-type]
         headers = {"Authorization": f"Bearer {new.secret}", "X-Token-Id": new.token.id}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, limits=limits)
 
 
-@pytest.fixture
-async def running(tmp_path) -> AsyncIterator[Running]:
-    app = make_app(f"sqlite:///{tmp_path / 'jobs.db'}")
-    application = asgi(app, max_streams=3)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(application, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+@contextlib.asynccontextmanager
+async def serve(app: App, application: Starlette, **options: Any) -> AsyncIterator[Running]:
+    """Serve an application on a socket of the loopback interface, by uvicorn."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    own: dict[str, Any] = {"log_level": "critical", "lifespan": "on", "timeout_graceful_shutdown": 1, **options}
+    server = uvicorn.Server(uvicorn.Config(application, **own))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield Running(app, f"http://127.0.0.1:{listener.getsockname()[1]}", application.state.onward.services)
@@ -48,7 +49,12 @@ async def running(tmp_path) -> AsyncIterator[Running]:
         server.should_exit = True
         await serving
         listener.close()
-        await app.close()
+
+
+@pytest.fixture
+async def running(app: App) -> AsyncIterator[Running]:
+    async with serve(app, asgi(app, max_streams=3)) as found:
+        yield found
 
 
 class Stream:
@@ -86,6 +92,7 @@ async def stream(
         yield Stream(answer)
 
 
+@each_engine
 async def test_events_are_streamed_and_resumed_in_the_callers_scope(running: Running):  # A5, S3
     root, mine = await running.client(), await running.client("viewer", orgs=("mine",))
     async with root, mine:

@@ -172,6 +172,23 @@ async def test_a_proxy_is_believed_from_listed_peers_only(app: App):  # S2
         TrustedProxy(peers=["everywhere"])
 
 
+async def test_a_cookie_is_secure_where_a_listed_proxy_has_tls(app: App):  # S2
+    application = asgi(app, trusted_proxy=TrustedProxy(peers=["10.0.0.0/8"], user_header="X-User"))
+    access = application.state.onward.services.access
+    secret = (await access.create_token(ROOT, TokenRequest(name="web"))).secret
+    for peer, protocol, is_secure in (
+        ("10.1.2.3", ["https"], True),
+        ("10.1.2.3", ["http"], False),
+        ("10.1.2.3", [], False),
+        ("10.1.2.3", ["https", "http"], False),  # the client's own, and the proxy's
+        ("192.0.2.1", ["https"], False),
+    ):
+        async with open_client(application, peer=peer) as http:
+            headers = [("X-Forwarded-Proto", word) for word in protocol]
+            answer = await http.post(f"{API}/session", json={"token": secret}, headers=headers)
+            assert ("Secure" in answer.headers["set-cookie"].split("; ")) is is_secure, (peer, protocol)
+
+
 async def test_the_host_application_can_authenticate(app: App):  # S2
     async def authenticate(request):
         name = request.headers.get("x-session")

@@ -167,7 +167,6 @@ async def ended(fleet: Fleet, jobs: int, *, timeout: float = 60) -> dict[tuple[s
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # its worker may take the jobs several times before Node's does: minutes
 @pytest.mark.timeout(400)
 async def test_a_job_of_a_name_that_only_node_knows_is_left_to_nodes_worker(tmp_path: Path):  # O8
     with BullMQ.opened() as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.handles import HANDLES
 from tests.mutants.harness import Edit, Mutant
 
 CONFORMANCE: Final = "tests/conformance"
@@ -389,7 +390,7 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '{"name": queue.name, "next_permit_at": permit_at}',
+                '{"name": queue.name, "next_permit_at": queue.next_permit_at}',
                 '{"name": queue.name, "next_permit_at": now}',
             ),
         ),
@@ -398,7 +399,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "claims: twice the credit for a late taker",
-        (Edit(f"{_PY}/claims.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
+        (Edit("engine/limits.py", "rate.slack // MICROSECOND // 2", "rate.slack // MICROSECOND"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
@@ -406,11 +407,116 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "start_within = None if rate is None else (rate.slack / 2).total_seconds()",
+                "start_within = None if rate is None else Pace.of(rate).start_within",
                 "start_within = None",
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "limits: a permit moves away with every look at it",
+        (Edit(f"{_PY}/limits.py", "if found is not None and permit_at != found[0]:", "if False:"),),
+        ("tests/limits/test_limiter.py",),
+        only="changed_rate",
+    ),
+    Mutant(
+        "limits: a key is taken though another is not free",
+        (Edit(f"{_PY}/limits.py", "is_free = is_free and due_in <= 0", "is_free = due_in <= 0"),),
+        ("tests/limits/test_limiter.py",),
+        only="all_or_none",
+    ),
+    Mutant(
+        "limits: a permit that another has followed is given back",
+        (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
+        ("tests/limits/test_limiter.py",),
+        only="given_up",
+        engine="postgres",
+    ),
+    Mutant(
+        "limits: a lease of a clock that went back is never over",
+        (
+            Edit(
+                "pg/limits/schema.sql",
+                "where c.key = one.key and c.until > now_at + c.lease;",
+                "where false;",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="went_back",
+        engine="postgres",
+    ),
+    Mutant(
+        "limits: a permit in use is pruned",
+        (
+            Edit(
+                "pg/limits/__init__.py",
+                "where next_permit_at <= {_NOW} - $3::bigint",
+                "where $3::bigint > {_NOW} - {_NOW}",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="pruning",
+        engine="postgres",
+    ),
+    Mutant(
+        "limits: a late taker waits for a whole spacing",
+        (
+            Edit(
+                "engine/limits.py",
+                "max(permit_at, now - self.credit) + self.spacing\n        return",
+                "max(permit_at, now) + self.spacing\n        return",
+            ),
+        ),
+        ("tests/limits/test_pace.py",),
+    ),
+    Mutant(
+        "pgmq limits: permits of jobs that were not there are kept",
+        (
+            Edit(
+                "engines/pgmq/migrations/0009_limits.sql",
+                "        perform onward.give_up_permits(permits.token);\n",
+                "",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="each_queue_has_a_rate or empty_queue",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pgmq limits: concurrency does not count what is held",
+        (Edit("engines/pgmq/migrations/0009_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="held_at_once",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pgboss limits: a paused queue gives jobs",
+        (
+            Edit("engines/pgboss/sql/claim.sql", "q.name = w.name and q.paused", "false"),
+            Edit("engines/pgboss/claims.py", "if not queue_cache.settings_of(queue.name).paused", ""),
+        ),
+        (f"{CONFORMANCE}/test_queues.py",),
+        only="pause",
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss limits: a claim that does not know of a limit takes all the same",
+        (
+            Edit(
+                "engines/pgboss/sql/claim.sql",
+                "($8::boolean or not exists (select from onward.queue_limit l where l.queue = w.name))",
+                "true",
+            ),
+        ),
+        ("tests/engines/pgboss/test_limits.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss limits: permits of jobs that were not there are kept",
+        (Edit("engines/pgboss/claims.py", "if count < permitted:", "if False:"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+        only="empty_queue",
+        engine="pgboss",
     ),
     Mutant(
         "values: slots are no further apart than the period over the count",
@@ -639,7 +745,14 @@ LANES: Final = (
     ),
     Mutant(
         "writer: a slow disk holds loops up",
-        (Edit(f"{_PY}/writer.py", "if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:", "if False:"),),
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS\n"
+                "                    and sum(",
+                "                    sum(",
+            ),
+        ),
         (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
@@ -675,7 +788,7 @@ LANES: Final = (
     ),
     Mutant(
         "writer: the log is never cut back",
-        (Edit(f"{_PY}/writer.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
+        (Edit(f"{_PY}/database.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
         (f"{SQLITE}/test_checkpoints.py",),
     ),
     Mutant(
@@ -770,6 +883,174 @@ LANES: Final = (
 )
 
 SCHEDULES: Final = (
+    Mutant(
+        "bullmq: Onward's workers count as Node's",
+        (Edit("engines/bullmq/queries.py", " and not each.startswith(is_ours)", ""),),
+        ("tests/interop/bullmq/test_workers.py",),
+        only="",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a queue that Node closed for a while gives jobs",
+        (
+            Edit(
+                "engines/bullmq/lua/claim.lua",
+                "queue.limited, queue.cap, queue.available = true, 0, 0",
+                "queue.limited = true",
+            ),
+        ),
+        ("tests/interop/bullmq/test_limits.py",),
+        only="closed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler that lost its job lets it wait for children",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('GET', key .. ':lock') ~= ARGV[6] then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="lost",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a handler waits although a child has failed",
+        (
+            Edit(
+                "engines/bullmq/lua/wait_for_children.lua",
+                "if call('ZCARD', key .. ':unsuccessful') > 0 then",
+                "if false then",
+            ),
+        ),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="child_has_failed",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: a job that does not exist gets data",
+        (Edit("engines/bullmq/lua/update_job.lua", "if call('EXISTS', key) == 0 then", "if false then"),),
+        ("tests/interop/bullmq/test_flows.py",),
+        only="native_verbs_refuse",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: another database of a cluster is accepted",
+        (Edit("engines/bullmq/client_factory.py", 'if self.is_cluster and database != "0":', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="other_than_0",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: TLS to a plain port waits for the timeout",
+        (
+            Edit(
+                "engines/bullmq/client_factory.py",
+                "if _speaks_tls(host, port) or not _speaks_plain(host, port):",
+                "if True:",
+            ),
+        ),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="tls and open",
+        engine="bullmq",
+    ),
+    Mutant(
+        "bullmq: missing rights to keys are taken for missing commands",
+        (Edit("engines/bullmq/client_factory.py", 'if "key" in str(error):', "if False:"),),
+        ("tests/engines/bullmq/test_causes.py",),
+        only="rights_to_keys",
+        engine="bullmq",
+    ),
+    Mutant(
+        "pg: the grants that an error names include the access tokens",
+        (Edit("pg/companion_store.py", '; revoke all on {access} from "{{user}}"\'', "'"),),
+        ("tests/engines/test_grants.py",),
+        only="suffice and pgmq",
+        engine="pgmq",
+    ),
+    Mutant(
+        "pg: a schema name that is too long is accepted",
+        (Edit("pg/schema_name.py", "if len(name) > max_length:", "if False:"),),
+        ("tests/engines/test_grants.py",),
+        only="says_why",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on PostgreSQL and PGMQ: a turn is fired by all who try",
+        (Edit("pg/sql/schedule_fire.sql", " and next_at = onward.to_timestamp($4::bigint)", " and $4::bigint > 0"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_try",
+        engine="pgmq",
+    ),
+    Mutant(
+        "schedule: an engine's missing policy for missed turns is accepted",
+        (Edit("engine/capabilities.py", "            self.require(Feature.MISSED_TURNS)\n", "            pass\n"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="engine_lacks",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule: an interval is accepted where there are cron expressions only",
+        (Edit("engine/capabilities.py", "            self.require(Feature.INTERVALS)\n", "            pass\n"),),
+        ("tests/app/test_schedules.py",),
+        only="pgboss",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: a turn has no slot",
+        (Edit("engines/pgboss/cron.py", "            singleton_seconds=60,\n", ""),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="however_many_workers and pgboss",
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: Node's schedules are fired unasked",
+        (Edit("engines/pgboss/cron.py", " and (supervises or row.is_ours)", ""),),
+        ("tests/engines/pgboss/test_cron.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "schedule on pg-boss: the turn before a schedule was created is fired",
+        (Edit("engines/pgboss/cron.py", "since if row.created_on is None else max(since, row.created_on)", "since"),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="before_its_turn",
+        engine="pgboss",
+    ),
+    Mutant(
+        "bullmq: a job that is put back takes its marker from Node's worker",
+        (
+            Edit(
+                "engines/bullmq/engine.py",
+                "            await self._listener.step_aside(queues)\n",
+                "            pass\n",
+            ),
+        ),
+        ("tests/engines/bullmq/test_idle.py",),
+        only="leaves_its_marker",
+        engine="bullmq",
+    ),
+    Mutant(
+        "schedule on BullMQ: a paused interval is due for all that passed",
+        (Edit("engines/bullmq/schedule_store.py", 'if known.schedule.paused and "every"', 'if False and "every"'),),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="resumed and bullmq",
+        engine="bullmq",
+    ),
+    Mutant(
+        "schedule on BullMQ: one that moves to another queue stays in the first",
+        (
+            Edit(
+                "engines/bullmq/schedule_store.py",
+                "if known is not None and (known.queue, known.id) != (entry.queue, entry.id):",
+                "if False:",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
+        only="leaves_the_first",
+        engine="bullmq",
+    ),
     Mutant(
         "schedule: a turn is fired by all who try",
         (Edit(f"{_SQL}/schedule_fire.sql", " and next_at = :due and", " and :due and"),),
@@ -3225,9 +3506,15 @@ STOPPING: Final = (
     ),
     Mutant(
         "supervisor: a child that cannot work is started again",
-        (Edit("worker/supervisor.py", "if GIVE_UP < code < GIVE_UP + _MAX_CODE:", "if False:"),),
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if False:"),),
         ("tests/worker/test_supervisor.py",),
         only="cannot_work",
+    ),
+    Mutant(
+        "supervisor: an exit code alone stops the worker for good",
+        (Edit("worker/supervisor.py", "if (pid, code) in self._final_exits:", "if 0 < code < 10:"),),
+        ("tests/worker/test_supervisor.py",),
+        only="exit_code_alone",
     ),
     Mutant(
         "stop: a handler that swallows its cancellation outlasts the grace",
@@ -3246,7 +3533,7 @@ STOPPING: Final = (
 PROCESSES: Final = (
     Mutant(
         "process: the moment of a snooze is lost on the way",
-        (Edit("worker/remote_error.py", "None if snooze is None else snooze.until", "None"),),
+        (Edit("worker/remote_error.py", "None if later is None else later.until", "None"),),
         ("tests/worker/test_processes.py",),
         only="moment_of_a_snooze",
     ),
@@ -3434,13 +3721,105 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "sqlite: a transaction that keeps others from writing is not logged",
-        (
-            Edit(
-                f"{_PY}/writer.py", "if self.writes and ended - locked_at > _LONG_HOLD_SECONDS:", "if not self.writes:"
-            ),
-        ),
+        (Edit(f"{_PY}/writer.py", "if held > _LONG_HOLD_SECONDS:", "if False:"),),
         (f"{SQLITE}/test_write_lock.py",),
         only="logged",
+    ),
+    Mutant(
+        "sqlite: a wait for another program counts as a hold of ours",
+        (Edit(f"{_PY}/writer.py", "            self._write_lock.restart_hold()\n", ""),),
+        (f"{SQLITE}/test_write_lock.py",),
+        only="another_program",
+    ),
+    Mutant(
+        "write process: the worker settles by itself",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            return await self.write_process.run(request)\n        request.loop",
+                "            pass\n        request.loop",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="through_a_write_process",
+    ),
+    Mutant(
+        "write process: what was started from a thread is written by the worker itself",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            return self.write_process.run_sync(request)\n",
+                "            pass\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="loops_and_threads",
+    ),
+    Mutant(
+        "write process: a worker asks for none",
+        (
+            Edit(
+                "worker/running_worker.py",
+                'if self._options.write_process != "never":',
+                'if self._options.write_process == "never":',
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="holds_the_gil",
+    ),
+    Mutant(
+        "write process: none starts on demand",
+        (Edit(f"{_PY}/engine.py", "            self._isolates_on_demand = True\n", "            pass\n"),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="held_for_too_long",
+    ),
+    Mutant(
+        "write process: a program that only enqueues starts one",
+        (Edit(f"{_PY}/engine.py", "starts = self._isolates_on_demand and ", "starts = "),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="without_handlers",
+    ),
+    Mutant(
+        "write process: it uses another clock than the engine",
+        (Edit(f"{_PY}/engine.py", "not isinstance(self._clock, SystemClock) or ", ""),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="cannot_read",
+    ),
+    Mutant(
+        "write process: a signal for the whole group ends it",
+        (
+            Edit(
+                f"{_PY}/write_process_main.py",
+                "    for number in (signal.SIGINT, signal.SIGTERM):\n",
+                "    for number in ():\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="whole_group",
+    ),
+    Mutant(
+        "write process: a forked child uses its parent's channels",
+        (
+            Edit(
+                f"{_PY}/write_process.py",
+                "        self.is_ready = False\n        self._closed.set()\n        self._process = None\n",
+                "        self._process = None\n",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="forked_child",
+    ),
+    Mutant(
+        "write process: nobody is woken for what it has made ready",
+        (Edit(f"{_PY}/write_process.py", "        if wakes_workers:\n", "        if False:\n"),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="wakes_this_process",
+    ),
+    Mutant(
+        "write process: a settlement loses its queue on the way",
+        (Edit(f"{_PY}/write_messages.py", "_bare_claim((seq, claim_no), queue)", '_bare_claim((seq, claim_no), "")'),),
+        (f"{SQLITE}/test_write_process.py",),
+        only="through_a_write_process",
     ),
     Mutant(
         "tick: a cancellation reaches what it waits for",
@@ -3510,7 +3889,7 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "sqlite: a transaction is begun on an autocommit connection",
-        (Edit(f"{_PY}/caller_transaction.py", "control == _LEGACY_TRANSACTION_CONTROL and ", ""),),
+        (Edit(f"{_PY}/caller_transaction.py", "control == LEGACY_TRANSACTION_CONTROL and ", ""),),
         (f"{SQLITE}/test_caller_transaction.py",),
     ),
     Mutant(
@@ -3523,6 +3902,66 @@ SQLITE_FILES: Final = (
         (Edit(f"{_PY}/database.py", "Path(os.path.realpath(path))", "Path(path).absolute()"),),
         (f"{SQLITE}/test_checkpoints.py",),
         only="symbolic_link",
+    ),
+    Mutant(
+        "sqlite: an application writes without the write lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            self._acquire()\n            if word",
+                "            if word",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="holds_the_lock",
+    ),
+    Mutant(
+        "sqlite: an application's transaction begins deferred",
+        (Edit(f"{_PY}/application_connection.py", '_DEFERRED.sub("begin immediate", sql, count=1)', "sql"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="explicit_transaction",
+    ),
+    Mutant(
+        "sqlite: an application never checkpoints",
+        (Edit(f"{_PY}/application_connection.py", "                self._checkpoint()\n", "                pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="log_short",
+    ),
+    Mutant(
+        "sqlite: an application's failed statement keeps the lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "            if began and is_atomic and self.in_transaction:",
+                "            if False:",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="fails_leaves_no_lock",
+    ),
+    Mutant(
+        "sqlite: a forked child keeps its parent's write lock",
+        (Edit(f"{_PY}/application_connection.py", "        self._turn.forget()\n", "        pass\n"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="forked",
+    ),
+    Mutant(
+        "sqlite: a wait for the write lock that was given up keeps it",
+        (
+            Edit(
+                f"{_PY}/write_turn.py",
+                "            held.__exit__(None, None, None)\n            self._lock.close()\n",
+                "            _Wait.kept = held  # type: ignore[attr-defined]\n",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="waits_too_long_is_told",
+    ),
+    Mutant(
+        "sqlite: sqlalchemy does not know of the transaction",
+        (Edit(f"{_PY}/caller_transaction.py", "if not connection.in_transaction():", "if False:"),),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="transaction_of_sqlalchemy",
     ),
 )
 
@@ -3879,9 +4318,10 @@ ACCESS: Final = (
         (
             Edit(
                 f"{_PY}/engine.py",
-                "        return await self._writer.run(access.audited(work, audit, count))\n",
-                "        result = await self._writer.run(work)\n"
-                "        await self._writer.run(access.audited(lambda _: result, audit, count))\n"
+                "        return await self._writer.run(access.Audited(work, audit, count), *args)\n",
+                "        result = await self._writer.run(work, *args)\n"
+                "        if audit is not None:\n"
+                "            await self._writer.run(access.record, [access.counted(audit, count(result))])\n"
                 "        return result\n",
             ),
         ),
@@ -4230,8 +4670,32 @@ SERVER: Final = (
     ),
     Mutant(
         "bulk operation: a continued run forgets its count",
-        (Edit("bulk_operation.py", "changed = changed_so_far(job)", "changed = 0"),),
+        (Edit("bulk_operation.py", "changed = changed_so_far(await engine.get(context.ref))", "changed = 0"),),
         (f"{SERVICE}/test_bulk.py",),
+    ),
+    Mutant(
+        "bulk operation: a retried run on pg-boss forgets its count",
+        (
+            Edit(
+                "bulk_operation.py",
+                "changed = max(0, plan.matching - await count(engine, plan.verb, plan.which))",
+                "changed = 0",
+            ),
+        ),
+        (f"{SERVICE}/test_bulk.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "bulk operation: a worker forges its record",
+        (Edit("engines/postgres/migrations/0013_grants.sql", "   where r.value ->> 'id' = record\n", ""),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
+    ),
+    Mutant(
+        "bulk operation: a worker cannot complete its record",
+        (Edit("pg/access.py", "if operation is not None and self._access.has_roles:", "if False:"),),
+        ("tests/engines/postgres/test_operation_record.py",),
+        engine="postgres",
     ),
     Mutant(
         "http: a cookie alone suffices",
@@ -4271,13 +4735,23 @@ SERVER: Final = (
     ),
     Mutant(
         "http: any host is answered",
-        (Edit("http/application.py", "            check_host(request, self.settings.hosts)\n", ""),),
+        (Edit("http/application.py", "            check_host(request, self._hosts)\n", ""),),
         (f"{HTTP_TESTS}/test_security.py::test_a_rebound_name_is_refused",),
     ),
     Mutant(
         "http: a proxy is believed from anywhere",
-        (Edit("http/authentication.py", "if not any(address in network for network in proxy.networks):", "if False:"),),
+        (Edit("http/authentication.py", "return any(address in network for network in proxy", "return bool(proxy"),),
         (f"{HTTP_TESTS}/test_security.py::test_a_proxy_is_believed_from_listed_peers_only",),
+    ),
+    Mutant(
+        "http: a cookie behind a proxy goes over plain HTTP",
+        (Edit("http/authentication.py", 'return proxy is not None and said == ["https"]', "return False"),),
+        (f"{HTTP_TESTS}/test_security.py::test_a_cookie_is_secure_where_a_listed_proxy_has_tls",),
+    ),
+    Mutant(
+        "service: the actor of a change by filter is redacted",
+        (Edit("service/redaction.py", "if job.type == bulk_operation.TYPE:", "if False:"),),
+        (f"{SERVICE}/test_bulk.py::test_an_export_names_the_actor_of_a_change_by_filter",),
     ),
     Mutant(
         "http: a tick runs by cookie",
@@ -4302,13 +4776,73 @@ SERVER: Final = (
     ),
     Mutant(
         "http: a cell is a formula",
-        (Edit("http/routes/jobs.py", """return f"'{text}" if""", """return f"{text}" if"""),),
+        (Edit("service/export.py", """return f"'{text}" if""", """return f"{text}" if"""),),
         (f"{HTTP_TESTS}/test_jobs_api.py",),
     ),
     Mutant(
         "http: a revoked token keeps its streams",
         (Edit("http/routes/events.py", "if not await services.access.is_valid(identity):  # S2", "if False:  # S2"),),
         (f"{HTTP_TESTS}/test_events_api.py::test_revoking_a_token_ends_its_streams",),
+    ),
+    Mutant(
+        "sqlite: a lookup blocks the loop however slow the disk is",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "        if self._recent_lookup_seconds > _MAX_INLINE_COMMIT_SECONDS:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "sqlite: a failed read fails all that share its transaction",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "            if len(requests) > 1:\n",
+                "            if len(requests) > 1 and self.writes:\n",
+            ),
+        ),
+        (f"{SQLITE}/test_lookups.py",),
+    ),
+    Mutant(
+        "service: every event stream has a subscription of its own",
+        (
+            Edit(
+                "service/events.py",
+                "if (hub := self._hubs.get(loop)) is None:",
+                "if True:",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_many_event_streams_ask_the_store_no_more_than_one",),
+    ),
+    Mutant(
+        "http: head and body are sent apart",
+        (
+            Edit(
+                "http/serving.py",
+                "            if self._timer is None:\n                self._timer = self._loop.call_soon(self.send)",
+                "            self.send()",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "http: an event is held back until the answer ends",
+        (
+            Edit(
+                "http/serving.py",
+                "                self._timer = self._loop.call_soon(self.send)",
+                "                pass",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_store_load.py::test_an_answer_is_sent_by_one_call_and_an_event_is_not_held_back",),
+    ),
+    Mutant(
+        "log: a warning waits for its batch",
+        (Edit("worker/log_format.py", "record.levelno >= logging.WARNING or ", ""),),
+        ("tests/worker/test_log_format.py::test_lines_of_a_server_are_written_together_and_warnings_at_once",),
     ),
     Mutant(
         "http: a server listens anywhere without TLS",
@@ -4325,6 +4859,60 @@ SERVER: Final = (
             ),
         ),
         (f"{HTTP_TESTS}/test_jobs_api.py::test_a_tick_is_bounded_in_time",),
+    ),
+)
+
+_ALERT_TESTS: Final = "tests/worker/test_alerts.py"
+
+ALERTS: Final = (
+    Mutant(
+        "alert: it is delivered at each evaluation",
+        (
+            Edit(
+                "worker/alerts.py",
+                "if measured.is_firing is not state.is_firing and not is_early:",
+                "if measured.is_firing:",
+            ),
+        ),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: two leaders deliver twice",
+        (Edit("webhook.py", "using(queue=rule.queue, idempotency_key=key,", "using(queue=rule.queue,"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a value about the threshold floods the receiver",
+        (Edit("worker/alerts.py", "and not is_early:", ":"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: a rule looks at deliveries",
+        (Edit("alert.py", "if queue is None or queue.startswith(_OWN):", "if queue is None:"),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: its events are posted to webhooks",
+        (Edit("webhook.py", 'or event.ref.queue.startswith(f"{alert.QUEUES}/")', ""),),
+        (_ALERT_TESTS,),
+    ),
+    Mutant(
+        "alert: it is declared where nothing can be delivered",
+        (
+            Edit(
+                "app.py",
+                "        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):\n"
+                "            self.capabilities.require(feature)\n",
+                "",
+            ),
+        ),
+        (_ALERT_TESTS,),
+        engine="pgboss",
+    ),
+    Mutant(
+        "alert: a tick evaluates no rule",
+        (Edit("worker/one_shot.py", "if self._alerts is not None and not self._is_stopping:", "if False:"),),
+        (_ALERT_TESTS,),
     ),
 )
 
@@ -4607,6 +5195,7 @@ APPLICATIONS: Final = (
 MUTANTS: Final = (
     *APPLICATIONS,
     *SERVER,
+    *ALERTS,
     *ACCESS,
     *PAUSES,
     *WORKER_COMMANDS,
@@ -4634,4 +5223,5 @@ MUTANTS: Final = (
     *ARCHIVE,
     *STOPPING,
     *TASKS,
+    *HANDLES,
 )

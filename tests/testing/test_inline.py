@@ -78,7 +78,7 @@ async def test_what_a_job_enqueues_runs_within_it(app: App):
 
     @app.task
     def from_a_thread() -> None:
-        inner.enqueue_sync("from a thread")
+        inner.sync.enqueue("from a thread")
         order.append("thread")
 
     with inline(app):
@@ -135,9 +135,9 @@ def test_plain_code_runs_its_jobs_too(tmp_path: Path):
         return number * 2
 
     with inline(app):
-        handle = double.enqueue_sync(21)
-    assert asyncio.run(handle.result()) == 42
-    asyncio.run(app.close())
+        handle = double.sync.enqueue(21)
+    assert handle.result(timeout=60) == 42
+    app.sync.close()
 
 
 async def test_keys_are_the_real_ones(app: App):  # H5, O4
@@ -177,7 +177,7 @@ async def test_a_job_in_a_transaction_waits_for_the_commit(tmp_path: Path):  # X
         with inline(app):
             connection.execute("begin immediate")
             handle = await send.using(connection=connection).enqueue()
-            other = send.using(connection=connection).enqueue_sync()
+            other = await send.using(connection=connection).enqueue()
             connection.execute("commit")
         assert {(await one.info()).status for one in (handle, other)} == {JobStatus.PENDING}
         connection.close()
@@ -194,7 +194,7 @@ async def test_a_job_that_enqueues_itself_for_ever_comes_to_an_end(app: App, is_
 
         @app.task(name="again")
         def plain() -> None:
-            plain.using(delay=60).enqueue_sync()
+            plain.using(delay=60).sync.enqueue()
 
     with inline(app):
         await app._core.find_task("again").enqueue()

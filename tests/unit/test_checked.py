@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from onward.backoff import Backoff
 from onward.batches.values import NewBatch
-from onward.cron import Cron
+from onward.cron import Cron, Interval
 from onward.engine.access import AccessSession, AccessToken, AuditQuery, AuditRecord
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
 from onward.engine.checked import CheckedEngine, Observation
@@ -38,7 +39,7 @@ from onward.ids import new_id
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
 from onward.metering import UsageQuery
-from onward.schedule import Firing, Schedule
+from onward.schedule import Firing, Missed, Schedule
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 REF = JobRef("mail", "7")
@@ -184,6 +185,9 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("due_schedules"),
         ask("fire", SCHEDULE, FIRING),
     ],
+    Feature.INTERVALS: [ask("save_schedule", replace(SCHEDULE, trigger=Interval(timedelta(minutes=1))))],
+    Feature.MISSED_TURNS: [ask("save_schedule", replace(SCHEDULE, missed=Missed.ALL))],
+    Feature.FIRING: [ask("fire", SCHEDULE, FIRING)],
     Feature.WEBHOOKS: [
         ask("acquire_cursor", "w", "holder", lease=timedelta(seconds=30)),
         ask("read_events", ["mail"], cursor="0"),

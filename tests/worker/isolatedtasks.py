@@ -76,7 +76,8 @@ async def crash_fail(context: JobContext) -> None:
 
 @app.task(on_crash="hold")
 async def crash_hold(context: JobContext) -> None:
-    await crash.function(context)
+    if not (DIRECTORY / "proceed").exists():
+        await crash.function(context)
 
 
 @app.task

@@ -13,7 +13,7 @@ from typing import Self
 
 from onward.app import App
 from onward.context import JobContext
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 
 app = App("sqlite://")
 
@@ -97,6 +97,8 @@ def fail(how: str) -> None:
         raise Snooze(until=UNTIL)
     if how == "snooze subclass":
         raise SnoozeForever(until=UNTIL)
+    if how == "retry":
+        raise Retry(3600, reason="busy") from ConnectionError("no line free")
     if how == "called process":
         raise subprocess.CalledProcessError(7, ["ls", "-l"])
     if how == "group":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ import logging
 import pytest
 
 from onward.app import App
-from onward.worker.log_format import JsonFormatter, TextFormatter, configure
+from onward.worker.log_format import BatchingHandler, JsonFormatter, TextFormatter, configure
 from tests.worker.harness import eventually
 
 
@@ -57,6 +58,37 @@ def test_configure_sends_the_log_where_it_is_told():
     finally:
         root.handlers[:] = before
         root.setLevel(level)
+
+
+async def test_lines_of_a_server_are_written_together_and_warnings_at_once():
+    class Counting(io.StringIO):
+        writes = 0
+
+        def write(self, text: str) -> int:
+            self.writes += 1
+            return super().write(text)
+
+    stream = Counting()
+    handler = BatchingHandler(stream)
+    handler.setFormatter(TextFormatter())
+    logger = logging.Logger("onward.test")  # noqa: LOG001 - apart from all others
+    logger.addHandler(handler)
+    for number in range(10):
+        logger.info("line", extra={"number": number})
+    assert stream.writes == 0
+    await eventually(lambda: stream.writes == 1)  # by the loop's timer
+    logger.info("before")
+    logger.warning("bad")
+    assert stream.writes == 2
+    lines = stream.getvalue().splitlines()
+    assert [line.rpartition("=")[2] for line in lines[:10]] == [str(number) for number in range(10)]
+    assert "before" in lines[10]
+    assert "bad" in lines[11]
+    logger.info("last")
+    handler.flush()  # as the standard library does at the end of the program
+    assert "last" in stream.getvalue()
+    await asyncio.to_thread(logger.info, "from a thread without a loop")
+    assert "from a thread" in stream.getvalue()
 
 
 async def test_the_life_of_a_job_is_told_with_its_name(app: App, caplog: pytest.LogCaptureFixture):

@@ -14,7 +14,7 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.context import RunState
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 from onward.handler import Handler, TaskOptions
 from onward.worker.processes import ProcessDied, Processes
 from onward.worker.threads import StartFailed
@@ -122,6 +122,14 @@ async def test_the_moment_of_a_snooze_comes_back(processes: Processes, how: str)
         await processes.call(HERE, "fail", RunState(claim(1, payload=f'{{"how":"{how}"}}')))
     assert snooze.value.until == processtasks.UNTIL
     assert snooze.value.delay_from(processtasks.UNTIL - timedelta(hours=1)) == timedelta(hours=1)
+
+
+async def test_a_retry_comes_back_with_its_time_and_its_cause(processes: Processes):
+    with pytest.raises(Retry) as retry:
+        await processes.call(HERE, "fail", RunState(claim(1, payload='{"how":"retry"}')))
+    assert (retry.value.delay, retry.value.reason) == (timedelta(hours=1), "busy")
+    assert isinstance(retry.value.__cause__, ConnectionError)
+    assert str(retry.value.__cause__) == "no line free"
 
 
 async def test_the_value_of_a_lifespan_stays_in_the_worker(processes: Processes):

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -138,6 +138,17 @@ async def test_what_becomes_of_a_job_that_crashes_is_its_tasks_to_say(
     assert (job.crashes, job.attempts) == (1, 1)
     assert job.next_run_at is None or (job.next_run_at - job.updated_at > HOLD_TIME / 2) is (name == "crash_hold")
     assert ("held for a person" in (job.last_error or "")) is (name == "crash_hold")
+
+
+async def test_a_person_releases_a_held_job_by_its_run_at(tasks: ModuleType):  # Counting
+    (handle,) = await make_suspects(tasks, "crash_hold")
+    async with tasks.app.worker(poll=POLL, max_crashes=1):
+        await eventually(lambda: _is(tasks.app, handle, JobStatus.SCHEDULED), timeout=60)
+        (tasks.DIRECTORY / "proceed").touch()
+        edited = await tasks.app.jobs.edit(handle.id, run_at=datetime.now(UTC))
+        assert edited.last_error is not None
+        await handle.result(timeout=60)
+    assert (await read(tasks.app, handle)).status is JobStatus.COMPLETED
 
 
 async def _is(app: App, handle: JobHandle[object], status: JobStatus) -> bool:

@@ -152,10 +152,27 @@ async def test_as_process_1_it_reaps_what_others_leave_behind(harness: ProcessHa
     assert (harness.directory / "zombies").read_text() == "[]"
 
 
-async def test_a_child_that_cannot_work_is_not_started_again(harness: ProcessHarness):
-    command = "import sys; sys.exit(103)"
+def supervise_script(harness: ProcessHarness, script: str, processes: int) -> subprocess.Popen[bytes]:
     code = (
         "import sys; from onward.worker.supervisor import Supervisor; "
-        f"sys.exit(Supervisor([sys.executable, '-c', {command!r}], processes=2).run())"
+        f"sys.exit(Supervisor([sys.executable, '-c', {script!r}], processes={processes}).run())"
     )
-    assert await harness.exit_code(harness.run([sys.executable, "-c", code])) == 3
+    return harness.run([sys.executable, "-c", code])
+
+
+async def test_a_child_that_cannot_work_is_not_started_again(harness: ProcessHarness):
+    script = "import sys; from onward.worker.supervisor import report_final_exit; report_final_exit(3); sys.exit(3)"
+    assert await harness.exit_code(supervise_script(harness, script, 2)) == 3
+
+
+@pytest.mark.parametrize("code", [1, 3, 103])
+async def test_an_exit_code_alone_does_not_stop_the_worker_for_good(harness: ProcessHarness, code: int):
+    # A handler can call os._exit with any code.  Counting
+    starts = harness.directory / "starts"
+    script = f"import os; open({str(starts)!r}, 'a').write('.'); os._exit({code})"
+    supervisor = supervise_script(harness, script, 1)
+    async with asyncio.timeout(60):
+        while not starts.exists() or len(starts.read_text()) < 3:
+            await asyncio.sleep(0.05)
+    supervisor.terminate()
+    await asyncio.to_thread(supervisor.wait, 60)

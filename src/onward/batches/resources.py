@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 import msgspec
 
@@ -23,9 +23,13 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, Page, QueueChange
 from onward.errors import BatchNotFound, InvalidValue
 from onward.handle import JobHandle
-from onward.job import Enqueued, Job, JobRef, NewJob, OnDependencyFailure, UniformJobs
+from onward.job import Enqueued, Job, JobRef, NewJob, OnDependencyFailure, R_co, UniformJobs
+from onward.loop_thread import LoopThread, complete_now
+from onward.sync import SyncBatch, SyncBatches, SyncFlow, SyncJobHandle
 from onward.validation import one_of
 from onward.watch import watch
+
+R = TypeVar("R")
 
 Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
@@ -38,10 +42,11 @@ _AT_ONCE: Final = 10_000
 class Batch:
     """A named set of jobs: ``app.batch("import-42", on_finished=report.job())``."""
 
-    def __init__(self, new: NewBatch, opened: Opened, handles: Handles) -> None:
+    def __init__(self, new: NewBatch, opened: Opened, handles: Handles, *, loop: LoopThread | None = None) -> None:
         self._new = new
         self._opened = opened
         self._handles = handles
+        self._loop = loop or LoopThread()
 
     def __repr__(self) -> str:
         """Name it."""
@@ -51,6 +56,11 @@ class Batch:
     def name(self) -> str:
         """Its name."""
         return self._new.name
+
+    @property
+    def sync(self) -> SyncBatch:
+        """The same for code without an event loop: ``app.batch("import-42").sync.add(jobs)``."""
+        return SyncBatch(self)
 
     async def __aenter__(self) -> Self:
         """Make it in the store."""
@@ -64,7 +74,7 @@ class Batch:
         if kind is None:
             await self.seal()
 
-    async def add(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> list[JobHandle[Any]]:
+    async def add(self, jobs: Iterable[NewJob[R]], *, connection: Connection | None = None) -> list[JobHandle[R]]:
         """Add jobs: ``await batch.add([resize.job(path=…), …])``, or ``batch.add(resize.jobs(calls))`` for many alike.
 
         Makes the batch where there is none. More than 10 000 come by several transactions, unless they come by
@@ -80,6 +90,15 @@ class Batch:
         for first in range(0, max(1, len(joined)), step):
             added += await engine.save_batch(self._new, joined[first : first + step], connection=connection)
         return self._handles(joined, added)
+
+    def _add_sync(self, jobs: Iterable[NewJob[R]], *, connection: Connection | None = None) -> list[JobHandle[R]]:
+        if connection is None:
+            return self._loop.run(lambda: self.add(jobs))
+        self._loop.run(self._open)
+        return complete_now(self.add(jobs, connection=connection))
+
+    async def _open(self) -> None:
+        await self._opened()
 
     def _joined(self, jobs: Iterable[NewJob]) -> Sequence[NewJob]:
         if isinstance(jobs, UniformJobs):
@@ -168,8 +187,8 @@ class Batch:
         return Flow(self)
 
 
-class Step:
-    """A job in the plan of a flow."""
+class Step(Generic[R_co]):
+    """A job in the plan of a flow, typed by what its task returns. :meth:`Flow.handle` gives the job that it became."""
 
     __slots__ = ("flow", "place")
 
@@ -178,7 +197,7 @@ class Step:
         self.place = place
 
 
-Parent = Step | JobHandle[Any] | JobRef | Job | str
+Parent = Step[Any] | JobHandle[Any] | SyncJobHandle[Any] | JobRef | Job | str
 """What a job can come after: a step of the same plan, or a job of the same batch by any of its names."""
 
 
@@ -188,6 +207,13 @@ class Flow:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self._jobs: list[NewJob] = []
+        self._started: list[JobHandle[Any]] | None = None
+        self._loop = batch._loop  # noqa: SLF001 - a flow is its batch's plan
+
+    @property
+    def sync(self) -> SyncFlow:
+        """The same for code without an event loop: ``flow.sync.start()``."""
+        return SyncFlow(self)
 
     def __len__(self) -> int:
         """Count its jobs."""
@@ -195,11 +221,11 @@ class Flow:
 
     def add(
         self,
-        job: NewJob,
+        job: NewJob[R],
         *,
         after: Parent | Iterable[Parent] = (),
         on_dependency_failure: Literal["cancel", "skip", "run"] = "cancel",
-    ) -> Step:
+    ) -> Step[R]:
         """Plan a job, ``after`` others: it runs when they have completed.
 
         Args:
@@ -221,15 +247,15 @@ class Flow:
             return parent.place
         if isinstance(parent, str):
             return parent
-        if isinstance(parent, JobHandle | JobRef | Job):
+        if isinstance(parent, JobHandle | SyncJobHandle | JobRef | Job):
             return parent.id
         raise InvalidValue("after", parent, "must be a step of this flow, or a job of its batch")
 
-    def chain(self, *jobs: NewJob, after: Parent | Iterable[Parent] = ()) -> Step:
+    def chain(self, *jobs: NewJob, after: Parent | Iterable[Parent] = ()) -> Step[Any]:
         """Plan jobs one after the other, and give the last."""
         if not jobs:
             raise InvalidValue("chain", (), "must have at least one job")
-        step = self.add(jobs[0], after=after)
+        step: Step[Any] = self.add(jobs[0], after=after)
         for job in jobs[1:]:
             step = self.add(job, after=step)
         return step
@@ -243,16 +269,42 @@ class Flow:
         batch = self.batch
         engine = await batch._opened()  # noqa: SLF001 - a flow is its batch's plan
         sealed = msgspec.structs.replace(batch._new, sealed=True)  # noqa: SLF001
-        await engine.save_batch(sealed, batch._joined(self._jobs), connection=connection)  # noqa: SLF001
+        jobs = batch._joined(self._jobs)  # noqa: SLF001
+        added = await engine.save_batch(sealed, jobs, connection=connection)
+        self._started = batch._handles(jobs, added)  # noqa: SLF001
         return batch
+
+    def _start_sync(self, *, connection: Connection | None = None) -> Batch:
+        if connection is None:
+            return self._loop.run(self.start)
+        self._loop.run(self.batch._open)  # noqa: SLF001
+        return complete_now(self.start(connection=connection))
+
+    def handle(self, step: Step[R]) -> JobHandle[R]:
+        """Give the job that a step has become: ``await flow.handle(total).result()``.
+
+        Raises:
+            InvalidValue: the flow has not been started, or the step is of another flow.
+        """
+        if step.flow is not self:
+            raise InvalidValue("step", step, "is a step of another flow: ask that one")
+        if self._started is None:
+            raise InvalidValue("step", step, "is no job before the flow has started: call start() first")
+        return self._started[step.place]
 
 
 class Batches:
     """All batches: ``app.batches``."""
 
-    def __init__(self, opened: Opened, handles: Handles) -> None:
+    def __init__(self, opened: Opened, handles: Handles, *, loop: LoopThread | None = None) -> None:
         self._opened = opened
         self._handles = handles
+        self._loop = loop or LoopThread()
+
+    @property
+    def sync(self) -> SyncBatches:
+        """The same for code without an event loop: ``app.sync.batches``."""
+        return SyncBatches(self)
 
     async def list(self, *, cursor: str | None = None, limit: int = 50) -> Page[BatchInfo]:
         """List batches, the newest first."""
@@ -269,7 +321,7 @@ class Batches:
         if not found:
             known = [one.name for one in (await engine.batches(limit=500)).items]
             raise BatchNotFound(f"there is no batch {name!r}{nearest(name, known)}")
-        return Batch(NewBatch(name=name, queue=found[0].queue), self._opened, self._handles)
+        return Batch(NewBatch(name=name, queue=found[0].queue), self._opened, self._handles, loop=self._loop)
 
     async def delete(self, name: str) -> None:
         """Forget a batch that has finished; its jobs stay for as long as their queue keeps them.

@@ -71,6 +71,9 @@ _HEARTBEAT: Final = "update job set lease = now() + interval '30 s' where id = a
 _INSERT: Final = """
 insert into enqueued (id, queue, type, payload) values ($1::text::uuid, $2::text, $3::text, $4::text::json)
 """
+_READ: Final = (
+    "select id, queue, type, priority, max_attempts, ready_at, payload from enqueued where id = $1::text::uuid"
+)
 _INSERT_AND_NOTIFY: Final = f"with added as ({_INSERT}) select pg_notify('work', '')"
 _CLAIM: Final = """
 update enqueued set max_attempts = max_attempts - 1
@@ -104,6 +107,33 @@ def _connect(url: str) -> psycopg.Connection[Any]:
 
 def _row(number: int) -> tuple[str, ...]:
     return new_id(), "bench", "noop", json.dumps({"n": number})
+
+
+class BareStore:
+    """One row in, one row out, by hand: what a route of a web application does without a queue."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def insert(self, payload: str) -> str:
+        """Insert a row, durably."""
+        row = (new_id(), "bench", "noop", payload)
+        await (await self._connected()).execute(_INSERT, row)
+        return row[0]
+
+    async def read(self, id: str) -> tuple[Any, ...] | None:
+        """Read a row."""
+        found = await (await self._connected()).execute(_READ, (id,))
+        row: tuple[Any, ...] | None = await found.fetchone()
+        return row
+
+    async def _connected(self) -> psycopg.AsyncConnection[Any]:
+        if self._connection is None:
+            self._connection = await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, cursor_factory=psycopg.AsyncRawCursor, prepare_threshold=0
+            )
+        return self._connection
 
 
 def insert(url: str, jobs: int, first: int = 0) -> Measurement:

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onward.bench.statistics import Measurement
 
@@ -25,6 +25,7 @@ create index job_claim on job (priority, run_at, id) where state = 0;
 """
 _PAYLOAD: Final = '{"n": 123}'
 _INSERT: Final = "insert into job (payload) values (?)"
+_READ: Final = "select id, queue, task, priority, state, run_at, attempts, payload from job where id = ?"
 _INSERT_ALL: Final = "insert into job (payload) select value from json_each(?)"
 _FINISH: Final = "update job set state = 2 where id in (select value from json_each(?))"
 _CLAIM: Final = """
@@ -43,6 +44,22 @@ def _connect(path: Path, durable: str) -> sqlite3.Connection:
     connection.execute("pragma temp_store = memory")
     connection.executescript(_SCHEMA)
     return connection
+
+
+class BareStore:
+    """One row in, one row out, by hand: what a route of a web application does without a queue."""
+
+    def __init__(self, path: Path, durable: str) -> None:
+        self._connection = _connect(path, durable)
+
+    async def insert(self, payload: str) -> str:
+        """Insert a row, durably, on the event loop: with one client at a time, a thread would only cost time."""
+        return str(self._connection.execute(_INSERT, (payload,)).lastrowid)
+
+    async def read(self, id: str) -> tuple[Any, ...] | None:
+        """Read a row."""
+        row: tuple[Any, ...] | None = self._connection.execute(_READ, (id,)).fetchone()
+        return row
 
 
 def insert(path: Path, durable: str, jobs: int) -> Measurement:

@@ -5,13 +5,25 @@ The store at the URL itself is not touched: it may have somebody's jobs in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from onward.app import App
 from onward.bench.statistics import Measurement, Variant
 from onward.errors import InvalidValue
+
+
+class BareStore(Protocol):
+    """A table without a queue around it, for a route of a web application."""
+
+    async def insert(self, payload: str) -> str:
+        """Insert a row, durably, and return its id."""
+        ...
+
+    async def read(self, id: str) -> tuple[Any, ...] | None:
+        """Read a row."""
+        ...
 
 
 class Baseline(Protocol):
@@ -37,6 +49,10 @@ class Baseline(Protocol):
 
     def pickup_times(self, jobs: int, interval: float) -> list[float]:
         """Insert a row now and then; answer after how many seconds each was held, or durable where nobody takes it."""
+        ...
+
+    def bare_store(self) -> Callable[[], BareStore]:
+        """Make an empty table; return what opens it in another process."""
         ...
 
     def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from onward.bench import baseline_postgres
+from onward.bench.environment import BareStore
 from onward.bench.isolated import run_in_parallel, run_isolated, run_pair
 from onward.bench.server import temporary_server
 from onward.bench.statistics import Measurement, Variant
@@ -122,6 +123,10 @@ class PostgresBaseline:
         )
         self._environment.remove(url)
         return [held[number] - moment for number, moment in enumerate(began) if number in held]
+
+    def bare_store(self) -> Callable[[], BareStore]:
+        """Give what opens an empty table."""
+        return partial(baseline_postgres.BareStore, self._environment.fresh_baseline())
 
     def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:
         """Give the ways to insert rows in batches."""

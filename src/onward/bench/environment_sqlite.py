@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 from onward.app import App
 from onward.bench import baseline_sqlite
+from onward.bench.environment import BareStore
 from onward.bench.isolated import run_isolated
 from onward.bench.statistics import Measurement, Variant
 from onward.core import core_of
@@ -91,6 +93,10 @@ class SQLiteBaseline:
     def pickup_times(self, jobs: int, interval: float) -> list[float]:
         """Insert a row now and then."""
         return run_isolated(baseline_sqlite.insert_at_intervals, *self._environment.fresh_baseline(), jobs, interval)
+
+    def bare_store(self) -> Callable[[], BareStore]:
+        """Give what opens an empty table."""
+        return partial(baseline_sqlite.BareStore, *self._environment.fresh_baseline())
 
     def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:
         """Give the ways to insert rows in batches."""

@@ -18,7 +18,7 @@ from onward.cli.command import (
     list_by_default,
     on_app,
 )
-from onward.cli.jobs import AllOption, show_job, show_page
+from onward.cli.jobs import AllOption, ByOption, show_counts, show_job, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import FINISHED
 
@@ -35,6 +35,13 @@ async def list_archived(
 
 
 list_by_default(archive, list_archived)
+
+
+@archive.command("count")
+@on_app()
+async def count_archived(app: App, job_filter: JobFilter, by: ByOption = "status", json: JsonOption = False) -> None:
+    """Count archived jobs."""
+    show_counts(by, await app.archive.count(job_filter, by=by), json=json)
 
 
 @archive.command()

@@ -80,6 +80,14 @@ async def resume(app: App, name: NameArgument) -> None:
 
 
 @batches.command()
+@on_app(action="batches.seal")
+async def seal(app: App, name: NameArgument) -> None:
+    """Let no job be added but by its own; it finishes when all have ended."""
+    await (await _find(app, name)).seal()
+    output.note(f"{name} is sealed")
+
+
+@batches.command()
 @on_app(action="batches.cancel")
 async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Cancel the open jobs of a batch. Nothing can be added to it any more."""

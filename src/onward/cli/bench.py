@@ -19,7 +19,7 @@ from onward.bench.report import Report
 from onward.bench.statistics import ReportProgress
 from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
-from onward.cli.errors import report_errors
+from onward.cli.errors import CommandError, report_errors
 from onward.config import URL_VARIABLE
 
 bench = typer.Typer(help="Measure Onward beside the bare store.", no_args_is_help=True)
@@ -296,6 +296,42 @@ def events(
         debug,
         lambda environment, report_progress: scenario(
             environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency
+        ),
+    )
+
+
+@bench.command()
+def http(
+    rounds: RoundsOption = 5,
+    seconds: Annotated[int, typer.Option(min=1, help="Seconds of each measurement.")] = 2,
+    clients: Annotated[int, typer.Option(min=2, help="Clients that enqueue at once.")] = 64,
+    streams: Annotated[int, typer.Option(min=2, help="Open event streams.")] = 200,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure the HTTP API beside bare Starlette routes, by wrk."""
+    with report_errors(debug=debug):
+        try:
+            import starlette  # noqa: F401, PLC0415 - an extra
+            import uvicorn  # noqa: F401, PLC0415
+        except ModuleNotFoundError as error:
+            raise CommandError(
+                f"the server needs {error.name}", effect="nothing was measured", remedy="pip install 'onward[server]'"
+            ) from None
+    from onward.bench.http import http_api as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda environment, report_progress: scenario(
+            environment,
+            rounds=rounds,
+            seconds=seconds,
+            clients=clients,
+            streams=streams,
+            report_progress=report_progress,
         ),
     )
 

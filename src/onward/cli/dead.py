@@ -6,7 +6,7 @@ import typer
 from msgspec import structs
 
 from onward.app import App
-from onward.cli import bulk
+from onward.cli import bulk, output
 from onward.cli.command import (
     CursorOption,
     DryRunOption,
@@ -35,6 +35,17 @@ async def list_dead(
 
 
 list_by_default(dead, list_dead)
+
+
+@dead.command("count")
+@on_app(has_status_option=False)
+async def count_dead(app: App, job_filter: JobFilter, json: JsonOption = False) -> None:
+    """Count dead letters."""
+    total = await app.dead.count(job_filter)
+    if json:
+        output.show_json({"total": total})
+    else:
+        output.write(str(total))
 
 
 @dead.command()

@@ -28,7 +28,7 @@ from onward.validation import encode_json, matches
 Arguments = dict[str, Any]
 
 
-@on_app(creates_store=True)
+@on_app(creates_store=True, action="jobs.enqueue")
 async def enqueue(
     app: App,
     task: Annotated[str, typer.Argument(metavar="TASK", help="Its name.", autocompletion=completion.tasks)],

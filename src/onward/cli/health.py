@@ -105,7 +105,7 @@ async def _check_store(app: App, max_age: timedelta | None, max_wait: timedelta)
     if not here:
         raise CommandError(
             f"no worker on {socket.gethostname()} has given a sign of life within {duration(max_age)}",
-            remedy="onward workers",
+            remedy="onward workers list",
         )
     return f"{info.server} answers, {count(len(here), 'worker')} here"
 

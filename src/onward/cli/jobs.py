@@ -1,9 +1,11 @@
-"""``onward jobs``: look at jobs, and cancel, replay or delete them."""
+"""``onward jobs``: look at jobs, count and export them, and cancel, replay, edit or delete them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -24,15 +26,23 @@ from onward.cli.command import (
     list_by_default,
     on_app,
 )
-from onward.cli.units import age
+from onward.cli.errors import usage_error
+from onward.cli.units import age, read_datetime
+from onward.core import core_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
 from onward.lifecycle import FINISHED, MOVES, WAITING, JobStatus, Move
+from onward.resources import CountBy
+from onward.service.export import csv_chunks, ndjson_chunks
+from onward.service.identity import of_command_line
+from onward.service.jobs import MAX_EXPORTED
+from onward.service.services import Services
 from onward.service.wording import count, duration
 
-jobs = typer.Typer(help="Look at jobs, and cancel, replay or delete them.")
+jobs = typer.Typer(help="Look at jobs, and cancel, replay, edit or delete them.")
 
+ByOption = Annotated[CountBy, typer.Option("--by", help="The field to count by.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All of them.", show_default=False)]
 
 
@@ -106,6 +116,79 @@ def summary_of(job: Job) -> str:
             return job.last_error or ""
         case _:
             return f"suspect, {job.crashes} crashes" if job.is_suspect else ""
+
+
+@jobs.command("count")
+@on_app()
+async def count_jobs(app: App, job_filter: JobFilter, by: ByOption = "status", json: JsonOption = False) -> None:
+    """Count jobs."""
+    show_counts(by, await app.jobs.count(job_filter, by=by), json=json)
+
+
+def show_counts(by: str, counts: Mapping[str, int], *, json: bool) -> None:
+    """Write how many jobs there are, by a field."""
+    total = sum(counts.values())
+    if json:
+        output.show_json({"by": by, "counts": counts, "total": total})
+        return
+    rows = [(name, str(number)) for name, number in sorted(counts.items(), key=lambda one: -one[1])]
+    output.show_table((by, "jobs"), [*rows, ("total", str(total))], right=("jobs",))
+
+
+class ExportFormat(StrEnum):
+    """How jobs are exported."""
+
+    NDJSON = "ndjson"
+    CSV = "csv"
+
+
+@jobs.command()
+@on_app()
+async def export(
+    app: App,
+    job_filter: JobFilter,
+    format: Annotated[ExportFormat, typer.Option("--as", help="How to write them.")] = ExportFormat.NDJSON,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MAX_EXPORTED, help="At most so many.")] = 10_000,
+) -> None:
+    """Write jobs as NDJSON or CSV, the newest first, with secrets redacted."""
+    write = sys.stdout.write
+    pages = await Services(app).jobs.export_matching(of_command_line(), job_filter, limit=limit)
+    chunks = csv_chunks(pages) if format is ExportFormat.CSV else ndjson_chunks(pages)
+    async for chunk in chunks:
+        write(output.escape_json(chunk.decode()) if format is ExportFormat.NDJSON else chunk.decode())
+
+
+@jobs.command()
+@on_app(action="jobs.edit")
+async def edit(
+    app: App,
+    id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    priority: Annotated[int | None, typer.Option(help="Higher is more urgent.", show_default=False)] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="The most runs there may be.", show_default=False)] = None,
+    at: Annotated[
+        datetime | None, typer.Option(metavar="MOMENT", parser=read_datetime, help="Run it then.", show_default=False)
+    ] = None,
+    payload: Annotated[str | None, typer.Option(metavar="JSON", help="Its arguments.", show_default=False)] = None,
+    json: JsonOption = False,
+) -> None:
+    """Change a job that waits."""
+    given: dict[str, Any] = {"priority": priority, "max_attempts": max_attempts, "run_at": at}
+    change = {name: value for name, value in given.items() if value is not None}
+    if payload is not None:
+        try:
+            change["payload"] = msgspec.json.decode(payload, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise usage_error(f"--payload is no JSON object: {error}", remedy='write \'{"name": "value"}\'') from None
+    if not change:
+        raise usage_error("nothing to change was given", remedy="add --priority, --max-attempts, --at or --payload")
+    job = await bulk.find_job(app.jobs, id)
+    if "payload" in change and (handler := core_of(app).handlers.get(job.type)) is not None:
+        handler.arguments.decode(msgspec.json.encode(change["payload"]).decode())
+    edited = await app.jobs.edit(job.ref, **change)
+    if json:
+        output.show_json(edited)
+    else:
+        output.note(f"{bulk.name_of(edited, app.capabilities)} is changed")
 
 
 @jobs.command()

@@ -11,6 +11,7 @@ from onward.cli import output
 from onward.cli.archive import archive
 from onward.cli.batches import batches
 from onward.cli.bench import bench
+from onward.cli.capabilities import capabilities
 from onward.cli.dead import dead
 from onward.cli.demo.command import demo
 from onward.cli.dev import dev
@@ -57,15 +58,16 @@ onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(batches, name="batches", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.add_typer(archive, name="archive", rich_help_panel=OPERATE)
+onward.add_typer(workers, name="workers", rich_help_panel=OPERATE)
 onward.add_typer(tokens, name="tokens", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=INSPECT)(top)
 onward.command(rich_help_panel=INSPECT)(explain)
-onward.command(rich_help_panel=INSPECT)(workers)
 onward.command(rich_help_panel=INSPECT)(usage)
 onward.command(rich_help_panel=INSPECT)(metrics)
 onward.command(rich_help_panel=INSPECT)(audit)
 onward.command(rich_help_panel=INSPECT)(doctor)
 onward.command(rich_help_panel=INSPECT)(health)
+onward.command(rich_help_panel=INSPECT)(capabilities)
 onward.command(rich_help_panel=OPERATE)(migrate)
 onward.command(rich_help_panel=OPERATE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     plugin

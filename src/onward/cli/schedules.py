@@ -78,7 +78,9 @@ async def set_schedule(
         typer.Option(metavar="DURATION", parser=read_duration, help="Or how often: 5m.", show_default=False),
     ] = None,
     timezone: Annotated[str, typer.Option(help="Whose clocks the expression is about.")] = "UTC",
-    missed: Annotated[Missed, typer.Option(help="What becomes of turns while no worker runs.")] = Missed.ONCE,
+    missed: Annotated[
+        Missed | None, typer.Option(help="Turns missed while no worker ran; the store's default.", show_default=False)
+    ] = None,
     queue: Annotated[
         str | None, typer.Option("--queue", "-q", help="Another than the task's.", show_default=False)
     ] = None,
@@ -91,7 +93,9 @@ async def set_schedule(
         )
     job = read_job(app, task, arguments or [], {} if queue is None else {"queue": queue})
     try:
-        made = await app.schedules.set(name, job, cron, every=every, timezone=timezone, missed=missed.value)
+        made = await app.schedules.set(
+            name, job, cron, every=every, timezone=timezone, missed=None if missed is None else missed.value
+        )
     except InvalidValue as error:
         raise usage_error(str(error)) from None
     _show([made], json=json)

@@ -117,7 +117,7 @@ def serve(
             output.warn("there is no token: every request but probes is refused", "onward tokens create NAME")
         from onward.worker.log_format import configure  # noqa: PLC0415
 
-        configure(options.log_format, level=options.log_level)
+        configure(options.log_format, level=options.log_level, is_batched=True)
         if needs_login and workers == 1:
             with one_time_login(found) as code:
                 run(found, options, factory=FACTORY, login_code=code)
@@ -173,7 +173,7 @@ def make_served_application() -> Starlette:
     from onward.worker.log_format import configure  # noqa: PLC0415
 
     options = msgspec.json.decode(os.environ[VARIABLE], type=ServeOptions)
-    configure(options.log_format, level=options.log_level)
+    configure(options.log_format, level=options.log_level, is_batched=True)
     return make_application(find_app(options.app, options.url), options)
 
 

@@ -19,6 +19,9 @@ from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
 from onward.cli.errors import report_errors, usage_error
 from onward.cli.units import read_duration
+from onward.core import core_of
+from onward.service.identity import of_command_line
+from onward.service.store import record
 from onward.service.wording import count
 
 
@@ -36,6 +39,14 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class WriteProcess(StrEnum):
+    """Whether a separate process writes to SQLite."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 def work(
@@ -120,6 +131,10 @@ def work(
     health_file: Annotated[
         Path | None, typer.Option(help="File for heartbeats: see onward health.", show_default=False)
     ] = None,
+    write_process: Annotated[
+        WriteProcess | None,
+        typer.Option(help="SQLite: whether a separate process writes for each worker; auto.", show_default=False),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option("--log", help="How to write the log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log.")] = LogLevel.INFO,
     uvloop: Annotated[bool, typer.Option("--uvloop", help="Use uvloop's event loop.", show_default=False)] = False,
@@ -162,6 +177,7 @@ def work(
                 max_jobs=max_jobs,
                 max_memory=max_memory,
                 health_file=None if health_file is None else str(health_file),
+                write_process=None if write_process is None else write_process.value,
             ),
         )
         if reload:
@@ -202,6 +218,8 @@ async def tick(
     json: JsonOption = False,
 ) -> None:
     """Run the jobs that are ready, once. For cron and serverless hosts: promotes, rescues, runs, and exits."""
+    # Its own record alone: what handlers enqueue and change is the program's, not the caller's.
+    await (await core_of(app).opened()).record_audit(record(of_command_line(), "tick.run"))
     report = await app.tick(limit, timeout=timeout)
     if json:
         output.show_json(report)

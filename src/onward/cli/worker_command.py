@@ -29,7 +29,8 @@ from onward.task import queue_pattern
 from onward.validation import matches
 from onward.worker import log_format
 from onward.worker.serve import serve, uvloop_factory
-from onward.worker.supervisor import GIVE_UP, Supervisor
+from onward.worker.supervisor import Supervisor, report_final_exit
+from onward.worker_options import WriteProcessPolicy
 
 log = logging.getLogger("onward.worker")
 
@@ -53,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     health_file: str | None = None
+    write_process: WriteProcessPolicy | None = None
 
     def given(self) -> dict[str, Any]:
         """Lay them out for :meth:`App.worker`."""
@@ -149,7 +151,9 @@ def main() -> None:
             traceback.print_exc()
         failure = to_command_error(error)
         log.critical("%s", failure.cause, extra={"remedy": failure.remedy} if failure.remedy else {})
-        code = failure.code + (GIVE_UP if command.is_supervised and _is_final(error) else 0)
+        code = failure.code
+        if command.is_supervised and _is_final(error):
+            report_final_exit(code)
     sys.exit(code)
 
 

@@ -1,22 +1,31 @@
-"""``onward workers``: the registered workers."""
+"""``onward workers``: look at the registered workers, and have one claim no more jobs, or stop."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from onward.app import App
-from onward.cli import output
-from onward.cli.command import JsonOption, on_app
+from onward.arguments import nearest
+from onward.cli import bulk, output
+from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.errors import CommandError
 from onward.cli.units import age
 from onward.core import core_of
 from onward.engine.values import WorkerInfo
 from onward.service.snapshot import is_silent
 
+workers = typer.Typer(no_args_is_help=True, help="Look at workers, quiet, resume and stop them.")
 
+WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Its id.", show_default=False)]
+
+
+@workers.command("list")
 @on_app()
-async def workers(app: App, json: JsonOption = False) -> None:
+async def list_workers(app: App, json: JsonOption = False) -> None:
     """List the workers that have registered and not gone."""
     found = await app.workers.list()
     if json:
@@ -27,6 +36,41 @@ async def workers(app: App, json: JsonOption = False) -> None:
         show_workers(found, core_of(app).config.lease)
     else:
         output.note("no workers: start one with onward work --app module:app")
+
+
+@workers.command()
+@on_app(action="workers.quiet")
+async def quiet(app: App, worker: WorkerArgument) -> None:
+    """Have a worker claim no more jobs; those that it holds go on."""
+    await _refuse_unknown(app, worker)
+    await app.workers.quiet(worker)
+    output.note(f"{worker} claims no more jobs after its next heartbeat")
+
+
+@workers.command()
+@on_app(action="workers.resume")
+async def resume(app: App, worker: WorkerArgument) -> None:
+    """Have a quiet worker claim jobs again."""
+    await _refuse_unknown(app, worker)
+    await app.workers.resume(worker)
+    output.note(f"{worker} claims jobs again after its next heartbeat")
+
+
+@workers.command()
+@on_app(action="workers.stop")
+async def stop(app: App, worker: WorkerArgument, yes: YesOption = False) -> None:
+    """Have a worker stop in good order, as after SIGTERM."""
+    await _refuse_unknown(app, worker)
+    bulk.confirm(f"the worker {worker} will stop", yes=yes)
+    await app.workers.stop(worker)
+    output.note(f"{worker} stops after its next heartbeat")
+
+
+async def _refuse_unknown(app: App, worker: str) -> None:
+    known = [one.id for one in await app.workers.list()]
+    if worker not in known:
+        cause = f"there is no worker {worker}{nearest(worker, known)}: it has gone, or never registered"
+        raise CommandError(cause, remedy="onward workers list")
 
 
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:

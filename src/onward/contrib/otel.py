@@ -16,9 +16,16 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
-from opentelemetry import propagate, trace
-from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
+
+try:
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
+except ModuleNotFoundError as error:
+    if error.name is None or not error.name.startswith("opentelemetry"):
+        raise
+    message = "onward.contrib.otel needs OpenTelemetry: pip install 'onward[otel]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
 
 from onward import validation
 from onward.app import App

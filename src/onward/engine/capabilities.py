@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from onward.cron import Interval, Trigger
 from onward.errors import Unsupported
 from onward.lifecycle import JobStatus
+from onward.schedule import Missed
 
 
 class Feature(StrEnum):
@@ -52,6 +54,9 @@ class Feature(StrEnum):
     READY_ORDER = "order of becoming ready"
     PROMOTION = "promotion by a leader"
     SCHEDULES = "schedules"
+    INTERVALS = "schedules by interval"
+    MISSED_TURNS = "policies for missed turns"
+    FIRING = "schedules fired by a leader"
     WEBHOOKS = "webhooks"
     BATCHES = "batches and flows"
     USAGE = "usage"
@@ -110,6 +115,9 @@ class Capabilities:
     put_back_needs_peer: bool = False
     """Whether such a job is put back only while another live worker may have its task (O8)."""
 
+    default_missed: Missed = Missed.ONCE
+    """The policy for missed turns of a schedule that names none; the only one where MISSED_TURNS is absent."""
+
     split_settle_threshold: int | None = None
     """From how many outcomes on it pays to settle and to claim at the same time, instead of by one exchange.
 
@@ -131,6 +139,23 @@ class Capabilities:
         support = self.features[feature]
         if support.level is Level.ABSENT:
             raise Unsupported(self.engine, feature, support.note)
+
+    def check_trigger(self, trigger: Trigger) -> None:
+        """Refuse an interval where schedules have cron expressions only."""
+        if isinstance(trigger, Interval):
+            self.require(Feature.INTERVALS)
+
+    def missed_policy(self, requested: Missed | None) -> Missed:
+        """Return the policy for missed turns: the requested one, or the engine's default.
+
+        Raises:
+            Unsupported: the engine has other policies only.
+        """
+        if requested is None:
+            return self.default_missed
+        if requested is not self.default_missed:
+            self.require(Feature.MISSED_TURNS)
+        return requested
 
     def shown(self, state: JobStatus) -> JobStatus:
         """Say which state this engine shows for a job that is in ``state``."""

@@ -30,6 +30,7 @@ from onward.engine.contract import (
     ScheduleStore,
     UsageStore,
     WorkerCheck,
+    WriteIsolation,
 )
 from onward.engine.declared_limits import DeclaredLimits, Limits
 from onward.engine.values import (
@@ -209,6 +210,12 @@ class CheckedEngine:
         if isinstance(self.inner, WorkerCheck):
             with self._observed("check_worker"):
                 await self.inner.check_worker()
+
+    async def isolate_writes(self, *, on_demand: bool) -> None:
+        """See the contract; without effect on engines whose write lock no handler can hold."""
+        if isinstance(self.inner, WriteIsolation):
+            with self._observed("isolate_writes"):
+                await self.inner.isolate_writes(on_demand=on_demand)
 
     async def check(self) -> EngineInfo:
         """See the contract."""
@@ -538,6 +545,8 @@ class CheckedEngine:
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
         store = self._schedule_store
+        self.capabilities.check_trigger(schedule.trigger)
+        self.capabilities.missed_policy(schedule.missed)
         validation.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
             raise InvalidValue("schedule", schedule.name, "has a job with a date: each turn would have the same")
@@ -564,6 +573,7 @@ class CheckedEngine:
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         store = self._schedule_store
+        self.capabilities.require(Feature.FIRING)
         with self._observed("fire", len(firing.jobs)):
             return await store.fire(schedule, firing)
 
@@ -782,11 +792,11 @@ class CheckedEngine:
         with self._observed("delete_session"):
             return await self.inner.delete_session(digest, audit=audit)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
         """See the contract."""
         self._checks.audit_record(record)
         with self._observed("record_audit"):
-            return await self.inner.record_audit(record)
+            return await self.inner.record_audit(record, operation=operation)
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
         """See the contract."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -42,6 +42,8 @@ class Checks:
         self._foreign = capabilities.is_shared
         self._checked: tuple[NewJob | None, int] = (None, 0)
         """The template of the last uniform jobs that passed, and how long a payload may be with it."""
+        self._checked_audit: tuple[Any, ...] | None = None
+        """What the last simple audit record that passed has besides its ids."""
         self._checked_queues: tuple[str, ...] = ()
         """The queues of the last claim request that passed."""
 
@@ -234,6 +236,19 @@ class Checks:
         if record is None:
             return
         check_id("audit.id", record.id)
+        _check_short_text("audit.request_id", record.request_id, _MAX_AUDIT_TEXTS["request_id"])
+        if record.filter is None and record.detail is None and record.count is None:
+            # Most records are those of one caller that does one thing again and again.
+            known = record.actor, record.role, record.action, record.target, record.orgs
+            if known == self._checked_audit:
+                return
+            self._audit_texts(record)
+            self._checked_audit = known
+        else:
+            self._audit_texts(record)
+
+    @staticmethod
+    def _audit_texts(record: AuditRecord) -> None:
         for field, longest in _MAX_AUDIT_TEXTS.items():
             text = getattr(record, field)
             _check_short_text(f"audit.{field}", text, longest)

@@ -402,8 +402,12 @@ class AccessStore(Protocol):
         """End a session, and answer whether there was one."""
         ...
 
-    async def record_audit(self, record: AuditRecord) -> bool:
-        """Write a record of a change that no verb carries, and answer whether it is new."""
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
+        """Write a record of a change that no verb carries, and answer whether it is new.
+
+        ``operation``: the job of the change by filter that it ends (A5). A store with roles writes this one for a
+        worker too, which may write no other: as the job has it, with the count of ``record``.
+        """
         ...
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
@@ -435,6 +439,18 @@ class WorkerCheck(Protocol):
 
         Raises:
             StoreMisconfigured: the server would lose jobs.
+        """
+        ...
+
+
+@runtime_checkable
+class WriteIsolation(Protocol):
+    """An engine whose write lock belongs to a process, which a handler may stop while it holds the lock."""
+
+    async def isolate_writes(self, *, on_demand: bool) -> None:
+        """Have all writes of this process made by a process that runs no handlers, until the engine is closed.
+
+        ``on_demand``: only once this process has held the write lock for too long. Idempotent.
         """
         ...
 

@@ -16,6 +16,8 @@ from importlib.resources import files
 from onward.errors import SchemaChanged, SchemaTooNew
 
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_INCLUDE = re.compile(r"^-- include (\S+) (\S+)$", re.MULTILINE)
+"""``-- include onward.pg.limits schema.sql``: a step that several schemas have is written once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Migration:
 def load(package: str) -> tuple[Migration, ...]:
     """Read the steps that a package ships, in order; the numbers must run from 1 without a gap."""
     found = [
-        Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))
+        Migration(int(match[1]), match[2], _with_includes(entry.read_text(encoding="utf-8")))
         for entry in files(package).joinpath("migrations").iterdir()
         if (match := _FILE.fullmatch(entry.name))
     ]
@@ -44,6 +46,10 @@ def load(package: str) -> tuple[Migration, ...]:
         message = f"migrations of {package} are not numbered 1 to {len(found)}"
         raise RuntimeError(message)
     return tuple(found)
+
+
+def _with_includes(text: str) -> str:
+    return _INCLUDE.sub(lambda found: files(found[1]).joinpath(found[2]).read_text(encoding="utf-8"), text)
 
 
 def plan(shipped: Sequence[Migration], applied: Mapping[int, str], *, store: str) -> Sequence[Migration]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from onward.backoff import Backoff
+from onward.clock import MICROSECOND
 from onward.errors import InvalidValue
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS, JobStatus, Outcome
@@ -274,7 +275,7 @@ class Rate(msgspec.Struct, frozen=True):
         Half of it lets a worker that came late for a slot catch up, so that the rate is used; half of it is the time
         that a handler may take from its slot to its first line. Together they keep any window within the count.
         """
-        return min(self.period / 50, timedelta(seconds=2))
+        return min(timedelta(microseconds=self.period // MICROSECOND // 50), timedelta(seconds=2))
 
     @property
     def spacing(self) -> timedelta:

@@ -28,10 +28,11 @@ from onward.http.bodies import check_media_type, decode, read_body, read_query
 from onward.http.endpoints import JSON, Call, Endpoint, Reply, decoded_path, endpoint
 from onward.http.operation_runner import OperationRunner
 from onward.http.problems import MEDIA_TYPE, HttpError, http_error
+from onward.http.request_headers import header
 from onward.http.routes import all_endpoints
 from onward.http.routes.jobs import NoQuery
 from onward.http.routes.status import ENDPOINTS as STATUS_ENDPOINTS
-from onward.http.security import HEADERS, check_host, check_origin
+from onward.http.security import check_host, check_origin, raw_headers
 from onward.http.settings import Authenticate, Settings, TrustedProxy
 from onward.ids import new_id
 from onward.service.access import SESSION_IDLE, SESSION_LENGTH
@@ -110,6 +111,7 @@ class Server:
     def __init__(self, app: App, settings: Settings) -> None:
         self.app = app
         self.settings = settings
+        self._hosts = settings.hosts
         self.services = Services(app, session_idle=settings.session_idle, session_length=settings.session_length)
         if settings.login_code is not None:
             self.services.access.accept_code(settings.login_code)
@@ -189,7 +191,7 @@ class Server:
         request = Request(scope, receive)
         exchange = Exchange(scope, receive, send, request_id=_request_id(request))
         try:
-            check_host(request, self.settings.hosts)
+            check_host(request, self._hosts)
             await answer(request, exchange)
         except Exception as error:  # whatever it is, the client is told something that it can read
             failure = http_error(error)
@@ -230,8 +232,7 @@ class Exchange:
         self, status: int, body: bytes = b"", *, media_type: str = JSON, headers: dict[str, str] | None = None
     ) -> None:
         """Send a whole answer."""
-        every = {**HEADERS, **(headers or {})}
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
+        raw = raw_headers(headers)
         if status != 204:
             raw += [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
@@ -292,7 +293,7 @@ class _Resource:
         if found.operation.name != "session.create":
             return await authenticator.identify(request, exchange.request_id, bearer_only=found.bearer_only), None
         # The credential is in the body: it is exchanged for a cookie, so that no page ever holds it.
-        if "sec-fetch-site" in request.headers or "origin" in request.headers:
+        if header(request, b"sec-fetch-site") is not None or header(request, b"origin") is not None:
             check_origin(request)
         authenticator.check_peer(request)
         body = await self._body(found, request)
@@ -363,7 +364,7 @@ class _Probe:
 
 
 def _request_id(request: Request) -> str:
-    given = request.headers.get("x-request-id", "")
+    given = header(request, b"x-request-id") or ""
     return given if _REQUEST_ID.fullmatch(given) else new_id()
 
 

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from onward.errors import NotAuthenticated
+from onward.http.request_headers import header, header_values
 from onward.http.security import Failures, check_origin
 from onward.http.settings import Settings, TrustedProxy
 from onward.service.access import Access
@@ -37,7 +38,7 @@ class Authenticator:
         try:
             identity = await self._identify(request, bearer_only=bearer_only)
         except NotAuthenticated:
-            if "authorization" in request.headers or COOKIE in request.cookies:
+            if header(request, b"authorization") is not None or COOKIE in request.cookies:
                 self._failures.add(peer)
             raise
         return msgspec.structs.replace(identity, request_id=request_id)
@@ -51,7 +52,7 @@ class Authenticator:
         self._failures.check(peer_of(request))
 
     async def _identify(self, request: Request, *, bearer_only: bool) -> Identity:
-        given = request.headers.getlist("authorization")
+        given = header_values(request, b"authorization")
         if given:
             scheme, _, credential = given[0].partition(" ")
             if len(given) > 1 or scheme.lower() != "bearer":
@@ -81,18 +82,31 @@ class Authenticator:
 
 def peer_of(request: Request) -> str:
     """Return the address of the other end of the connection."""
-    return request.client.host if request.client is not None else ""
+    client = request.scope.get("client")
+    return "" if client is None else str(client[0])
 
 
-def _of_proxy(request: Request, proxy: TrustedProxy) -> Identity | None:
-    names = request.headers.getlist(proxy.user_header)
-    if len(names) != 1 or not names[0].strip():
-        return None
+def is_encrypted(request: Request, proxy: TrustedProxy | None) -> bool:
+    """Whether the client's connection is encrypted: by our own TLS, or by that of a listed proxy, which says so."""
+    if request.url.scheme == "https":
+        return True
+    said = request.headers.getlist("x-forwarded-proto")
+    return proxy is not None and said == ["https"] and _is_peer(request, proxy)
+
+
+def _is_peer(request: Request, proxy: TrustedProxy) -> bool:
     try:
         address = ipaddress.ip_address(peer_of(request))
     except ValueError:
+        return False
+    return any(address in network for network in proxy.networks)
+
+
+def _of_proxy(request: Request, proxy: TrustedProxy) -> Identity | None:
+    names = header_values(request, proxy.user_header.lower().encode("latin-1"))
+    if len(names) != 1 or not names[0].strip():
         return None
-    if not any(address in network for network in proxy.networks):
+    if not _is_peer(request, proxy):
         return None  # anybody can send the header
     name = names[0].strip()
     return of_user(name, role=proxy.role) if proxy.identify is None else proxy.identify(name, request)

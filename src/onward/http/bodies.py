@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import cache
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from onward.errors import InvalidValue
 from onward.http.problems import HttpError
+from onward.http.request_headers import header
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 NDJSON: Final = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 _PATH: Final = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
 _FIELD: Final = re.compile(r"(?:unknown|required) field `([^`]*)`")
 _MOST_PARAMETERS: Final = 300
+_FRAMED: Final = frozenset({"1.0", "1.1"})
+"""Versions of HTTP in which a request without Content-Length and Transfer-Encoding has no body."""
 
 
 async def read_body(request: Request, *, limit: int, timeout: float) -> bytes:
@@ -26,27 +31,34 @@ async def read_body(request: Request, *, limit: int, timeout: float) -> bytes:
     Raises:
         HttpError: it is larger than ``limit`` bytes, which is found while it is read, or takes too long.
     """
-    length = request.headers.get("content-length", "")
+    length = header(request, b"content-length") or ""
+    is_framed = request.scope.get("http_version") in _FRAMED
+    if is_framed and not length and header(request, b"transfer-encoding") is None:
+        return b""
     if length.isdecimal() and int(length[:19]) > limit:
         raise _too_large(limit)
     parts, size = [], 0
     try:
         async with asyncio.timeout(timeout):
-            async for part in request.stream():
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise HttpError(400, "disconnected", "disconnected", "the client has gone")
+                part = message.get("body", b"")
                 size += len(part)
                 if size > limit:
                     raise _too_large(limit)
                 parts.append(part)
+                if not message.get("more_body", False):
+                    break
     except TimeoutError:
         raise HttpError(408, "body-timeout", "body timeout", f"the body did not arrive within {timeout:g} s") from None
-    except ClientDisconnect:
-        raise HttpError(400, "disconnected", "disconnected", "the client has gone") from None
     return b"".join(parts)
 
 
 def media_type(request: Request) -> str:
     """Return the media type of a request, without parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return (header(request, b"content-type") or "").partition(";")[0].strip().lower()
 
 
 def check_media_type(request: Request, allowed: frozenset[str]) -> str:
@@ -85,28 +97,23 @@ def decode_lines(data: bytes, kind: type[T], *, most: int) -> list[T]:
     return [decode(line, kind, field=f"[{at}]") for at, line in enumerate(lines)]
 
 
-def read_query(request: Request, kind: type[T]) -> T:
+def read_query(request: Request, kind: type[S]) -> S:
     """Read the query of a URL as a typed value; a parameter that does not exist is refused.
 
     Raises:
         HttpError: a parameter is unknown, given twice, or not valid.
     """
+    text: bytes = request.scope.get("query_string", b"")
     try:
-        pairs = parse_qsl(
-            request.scope.get("query_string", b"").decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=_MOST_PARAMETERS,
-        )
+        pairs: list[tuple[str, str]] = []
+        if text:
+            given = text.decode("ascii")
+            pairs = parse_qsl(given, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
     except ValueError:  # not ASCII, not UTF-8 inside, or too many
         raise HttpError(
             400, "malformed-query", "malformed query", "the query is not UTF-8, or has too many parameters"
         ) from None
-    lists = {
-        each.encode_name
-        for each in msgspec.structs.fields(kind)  # type: ignore[arg-type]
-        if getattr(each.type, "__origin__", None) is tuple
-    }
+    lists = _list_parameters(kind)
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in lists:
@@ -119,6 +126,14 @@ def read_query(request: Request, kind: type[T]) -> T:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _misfit(str(error), "") from None
+
+
+@cache
+def _list_parameters(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The parameters that may be given several times."""
+    return frozenset(
+        each.encode_name for each in msgspec.structs.fields(kind) if getattr(each.type, "__origin__", None) is tuple
+    )
 
 
 def _misfit(message: str, prefix: str) -> HttpError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from onward.http.problems import HttpError
+from onward.http.request_headers import header, header_values
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 HEADERS: Final = {
@@ -21,8 +23,17 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 """Of every answer. A page has a policy of its own."""
+_RAW: Final = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
 _WINDOW: Final = 60.0
 _MOST_PEERS: Final = 10_000
+
+
+def raw_headers(more: Mapping[str, str] | None = None) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer as ASGI has them: those of every answer, and its own, which take precedence."""
+    if not more:
+        return list(_RAW)
+    own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in more.items()}
+    return list({**dict(_RAW), **own}.items())
 
 
 def host_name(host: str) -> str:
@@ -34,7 +45,7 @@ def host_name(host: str) -> str:
 
 def check_host(request: Request, hosts: frozenset[str] | None) -> None:
     """Refuse a request to a name that this server does not have: a page of another site may have rebound it (S1)."""
-    given = request.headers.getlist("host")
+    given = header_values(request, b"host")
     if hosts is not None and (len(given) != 1 or host_name(given[0]) not in hosts):
         raise HttpError(
             421,
@@ -49,11 +60,11 @@ def check_origin(request: Request) -> None:
     """Refuse a change that a page of another site may have sent with the browser's own credentials (S4)."""
     if request.method in SAFE_METHODS:
         return
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
+    site = header(request, b"sec-fetch-site")
+    origin = header(request, b"origin")
     if origin is not None:
         parts = urlsplit(origin)
-        same = parts.netloc.lower() == request.headers.get("host", "").lower() and bool(parts.netloc)
+        same = parts.netloc.lower() == (header(request, b"host") or "").lower() and bool(parts.netloc)
         if same and site in {None, "same-origin"}:
             return
     elif site == "same-origin":

@@ -47,6 +47,78 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "INFO"
 
 
+class JoiningTransport(asyncio.Transport):
+    """Sends the head and the body of an answer, which uvicorn writes one after the other, by one call of the system.
+
+    Each such call lets another thread take Python's global lock, and wakes the client.
+    """
+
+    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._inner = inner
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._timer: asyncio.Handle | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep data until the answer is complete, or the event loop's next turn: an event must not wait longer."""
+        if data:
+            self._parts.append(bytes(data))
+            if self._timer is None:
+                self._timer = self._loop.call_soon(self.send)
+
+    def send(self) -> None:
+        """Send what is kept."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._inner.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def close(self) -> None:
+        """Send what is kept, and close."""
+        self.send()
+        self._inner.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._parts.clear()
+        self._inner.abort()
+
+    def is_closing(self) -> bool:
+        """See the inner one."""
+        return self._inner.is_closing()
+
+    def is_reading(self) -> bool:
+        """See the inner one."""
+        return self._inner.is_reading()
+
+    def pause_reading(self) -> None:
+        """See the inner one."""
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See the inner one."""
+        self._inner.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See the inner one."""
+        return self._inner.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See the inner one."""
+        return self._inner.get_protocol()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See the inner one."""
+        self._inner.set_protocol(protocol)
+
+    def get_write_buffer_size(self) -> int:
+        """See the inner one."""
+        return self._inner.get_write_buffer_size() + sum(map(len, self._parts))
+
+
 class TimedHeadProtocol(H11Protocol):
     """HTTP/1.1, with a time limit on the head of each request: a client that sends it byte by byte is given up."""
 
@@ -54,7 +126,7 @@ class TimedHeadProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock."""
-        super().connection_made(transport)
+        super().connection_made(JoiningTransport(transport, self.loop))
         self._start_clock()
 
     def data_received(self, data: bytes) -> None:
@@ -70,7 +142,9 @@ class TimedHeadProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Leave what comes next to the keep-alive timer."""
+        """Send the answer, and leave what comes next to the keep-alive timer."""
+        if isinstance(self.transport, JoiningTransport):
+            self.transport.send()
         super().on_response_complete()
         self._stop_clock()
 

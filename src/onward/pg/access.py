@@ -17,7 +17,7 @@ from onward.engine.access import PRUNE_LIMIT, AccessSession, AccessToken, AuditQ
 from onward.engine.statements import Statements
 from onward.engine.values import Page
 from onward.errors import InvalidValue
-from onward.job import Enqueued
+from onward.job import Enqueued, JobRef
 from onward.pg import arrays
 from onward.pg.coalescing import AuditedJobs
 from onward.pg.plan_runner import Plan, Row, Statement
@@ -68,7 +68,7 @@ class AccessTables:
             has_roles: whether the schema has a role for the server, which may not delete records.
         """
         self._clock = clock
-        self._has_roles = has_roles
+        self.has_roles = has_roles
         self._texts = {each: insert_schema_name(schema, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
     @property
@@ -93,6 +93,12 @@ class AccessTables:
     def record(self, records: Sequence[AuditRecord]) -> Plan[int]:
         """Write records, and answer how many of them are new."""
         return len((yield Statement(self._texts["audit_add"], [self._now, rows_of(records)])))
+
+    def record_operation(self, operation: JobRef, record: AuditRecord) -> Plan[bool]:
+        """Write the record of a change by filter as its job has it, with a count; answers whether it is new."""
+        values = [operation.id, record.id, record.count, self._now]
+        ((is_new,),) = yield Statement(self._texts["audit_add_operation"], values)
+        return bool(is_new)
 
     def audit(self, query: AuditQuery, cursor: str | None, limit: int) -> Plan[Page[AuditRecord]]:
         """List records, the newest first."""
@@ -187,7 +193,7 @@ class AccessTables:
     def prune(self, keep_audit: timedelta, keep_sessions: timedelta) -> Plan[int]:
         """Remove what is no longer kept, some at a time; answer how many rows."""
         now = self._now
-        if self._has_roles and now is None:
+        if self.has_roles and now is None:
             rows = yield Statement(self._texts["audit_prune_by_function"], [keep_audit, PRUNE_LIMIT])
         else:
             rows = yield Statement(self._texts["audit_prune"], [now, keep_audit, PRUNE_LIMIT])
@@ -249,8 +255,10 @@ class AccessVerbs:
         """See the contract."""
         return await self._drive_audited(lambda: self._access.delete_session(digest), audit, int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(self, record: AuditRecord, *, operation: JobRef | None = None) -> bool:
         """See the contract."""
+        if operation is not None and self._access.has_roles:
+            return await self._drive(lambda: self._access.record_operation(operation, record))
         return bool(await self._drive(lambda: self._access.record([record])))
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:

@@ -21,6 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from onward.engine.sqlalchemy_connection import async_connection_of, sync_connection_of
 from onward.errors import InvalidValue, WrongIsolation
 from onward.pg.database import Database
 from onward.pg.plan_runner import AsyncExecute, Execute, Plan, Row, Statement, arun, run
@@ -84,17 +85,13 @@ def caller_connection_of(connection: object) -> CallerConnection | None:
         return CallerConnection(
             connection, on_psycopg(connection), *_transaction_of(connection), is_two_phase=_is_two_phase(connection)
         )
-    if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
-        connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
-    ):
-        connection = connection.connection()
-    if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
+    if (found := sync_connection_of(connection)) is not None:
         return CallerConnection(
-            _driver_of(connection),
-            _on_sqlalchemy(connection),
+            _driver_of(found),
+            _on_sqlalchemy(found),
             nullcontext(),
-            _bounds_of(connection),
-            is_two_phase=isinstance(connection.get_transaction(), sqlalchemy.TwoPhaseTransaction),
+            _bounds_of(found),
+            is_two_phase=isinstance(found.get_transaction(), sys.modules["sqlalchemy"].TwoPhaseTransaction),
         )
     if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
         return _django_connection(connection)
@@ -116,14 +113,9 @@ async def async_caller_connection_of(connection: object) -> AsyncCallerConnectio
         is_open = connection.is_in_transaction()
         opened = nullcontext() if is_open else connection.transaction()
         return AsyncCallerConnection(connection, _on_asyncpg(connection), opened, _SAVEPOINT if is_open else None)
-    if sqlalchemy := sys.modules.get("sqlalchemy.ext.asyncio"):
-        if isinstance(connection, (sqlalchemy.AsyncSession, sqlalchemy.async_scoped_session)):
-            connection = await connection.connection()
-        if isinstance(connection, sqlalchemy.AsyncConnection):
-            sync = connection.sync_connection
-            return AsyncCallerConnection(
-                _driver_of(sync), _on_async_sqlalchemy(connection), nullcontext(), _bounds_of(sync)
-            )
+    if (found := await async_connection_of(connection)) is not None:
+        sync = found.sync_connection
+        return AsyncCallerConnection(_driver_of(sync), _on_async_sqlalchemy(found), nullcontext(), _bounds_of(sync))
     return None
 
 
@@ -171,11 +163,7 @@ class CallerTransactions:
     def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, multi_statement: bool = True) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
-        caller = caller_connection_of(connection)
-        if caller is None:
-            raise InvalidValue(
-                "connection", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
-            )
+        caller = _required_caller(connection)
         with self._database.translated(), _encoding_errors(), caller.transaction:
             if not self._is_verified(caller.handle):
                 run(self._same_store(), caller.execute)
@@ -194,6 +182,31 @@ class CallerTransactions:
     def _mark_verified(self, handle: object) -> None:
         with suppress(TypeError):
             self._verified.add(handle)
+
+
+async def drive_alone(connection: object, plan: Plan[T]) -> T:
+    """Drive a plan on a caller's connection to any database, as a whole or not at all."""
+    caller = await async_caller_connection_of(connection)
+    if caller is None:
+        return drive_alone_sync(connection, plan)
+    async with caller.transaction:
+        return await arun(plan if caller.bounds is None else _atomic(plan, caller.bounds), caller.execute)
+
+
+def drive_alone_sync(connection: object, plan: Plan[T]) -> T:
+    """Do the same on a connection for plain code."""
+    caller = _required_caller(connection)
+    with caller.transaction:
+        return run(plan if caller.bounds is None else _atomic(plan, caller.bounds), caller.execute)
+
+
+def _required_caller(connection: object) -> CallerConnection:
+    caller = caller_connection_of(connection)
+    if caller is None:
+        raise InvalidValue(
+            "connection", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
+        )
+    return caller
 
 
 def read_committed(plan: Plan[T]) -> Plan[T]:

@@ -6,7 +6,6 @@ own beside it, which each engine makes by migrations of its own. Whoever drops i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,6 +16,21 @@ from onward.pg.plan_runner import Plan, Statement
 from onward.pg.schema_name import check_own_schema_name, insert_schema_name
 
 _STATEMENTS: Final = Statements("onward.pg")
+MAX_COMPANION_NAME: Final = 63
+"""Characters of its name, as many as PostgreSQL's names have: no other names are made from it."""
+
+
+def grant_hint(foreign: str, own: str) -> str:
+    """Write the grants that a worker's role needs on a foreign schema and on ours beside it; ``{user}`` is the role.
+
+    Tokens, sessions and audit records stay out of its reach (S5).
+    """
+    names, access = f'"{foreign}", "{own}"', ", ".join(f'"{own}".{table}' for table in ("token", "session", "audit"))
+    return (
+        f'then: grant usage on schema {names} to "{{user}}"; grant select, insert, update, delete on all tables in '
+        f'schema {names} to "{{user}}"; grant usage on all sequences in schema {names} to "{{user}}"; grant execute on '
+        f'all functions in schema {names} to "{{user}}"; revoke all on {access} from "{{user}}"'
+    )
 
 
 class CompanionSchema:
@@ -24,7 +38,7 @@ class CompanionSchema:
 
     def __init__(self, name: str, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_own_schema_name(name)
+        self.name = check_own_schema_name(name, max_length=MAX_COMPANION_NAME)
         self._clock = clock
         self._texts = {each: insert_schema_name(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
@@ -89,10 +103,6 @@ class CompanionSchema:
         ]
 
     # How long a queue's jobs are kept
-
-    def queue_leases(self) -> Plan[Mapping[str, timedelta]]:
-        """Read which queues have a lease of their own."""
-        return dict((yield Statement(self._texts["queue_leases"])))
 
     def set_lease(self, queue: str, lease: timedelta | None) -> Plan[None]:
         """Give a queue a lease of its own, or none."""

@@ -17,7 +17,7 @@ from onward.service.store import record
 
 if TYPE_CHECKING:
     from onward.batches.values import NewBatch
-    from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
+    from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, WorkerCommand
     from onward.job import Enqueued, Job, JobRef, NewJob
     from onward.schedule import Schedule
 
@@ -70,6 +70,10 @@ class AuditedEngine(CheckedEngine):
     async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
         return await super().configure(queue, change, audit=self._record(audit, queue))
+
+    async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await super().command_worker(worker_id, command, audit=self._record(audit, worker_id))
 
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract."""

@@ -123,9 +123,13 @@ class Batches:
     @operation("batches.delete")
     async def delete(self, identity: Identity, name: str) -> None:
         """Delete a batch that has finished. Its jobs stay."""
-        await self._find(name)
+        batch = await self._find(name)
         audit = record(identity, "batches.delete", target=name)
         if not await (await self._store.engine()).delete_batch(name, audit=audit):
+            if batch.sealed and batch.ended >= batch.total:
+                raise Conflict(
+                    f"the end of batch {name} is not recorded yet: a worker or a tick does it; try again then"
+                )
             raise Conflict(f"batch {name} has not finished: cancel it first")
 
     async def _set_paused(self, identity: Identity, action: str, name: str, *, paused: bool) -> BatchView:

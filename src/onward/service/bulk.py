@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from onward import bulk_operation
-from onward.bulk_operation import Plan, Verb, changed_so_far, freeze, queue_of
+from onward.bulk_operation import Plan, Verb, changed_so_far, count, freeze, queue_of
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import GroupBy, JobFilter, QueueChange
+from onward.engine.values import JobFilter, QueueChange
 from onward.errors import Conflict, InvalidValue, JobNotFound
 from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import WAITING, JobStatus
@@ -68,7 +68,7 @@ class Bulk:
         now = (await engine.check()).now or datetime.now(UTC)
         narrowed = narrow(identity, which)
         frozen = None if narrowed is None else freeze(verb, narrowed, now, engine.capabilities)
-        matching = 0 if frozen is None else await self._count(engine, verb, frozen)
+        matching = 0 if frozen is None else await count(engine, verb, frozen)
         if selection.dry_run:
             return BulkOperation(id=None, action=action, status=None, matching=matching, actor=identity.actor)
         audit = record(identity, action, which=frozen or which)
@@ -103,11 +103,6 @@ class Bulk:
         if which.status is not None:
             raise InvalidValue("filter.status", sorted(which.status), "must not be given: it is dead_letter")
         return msgspec.structs.replace(which, status=frozenset({self._store.core.capabilities.shown(status)}))
-
-    @staticmethod
-    async def _count(engine: CheckedEngine, verb: Verb, which: JobFilter) -> int:
-        count = engine.count_archived if verb is Verb.PURGE_ARCHIVED else engine.count
-        return sum((await count(which, by=GroupBy.STATUS)).values())
 
     async def _enqueue(self, engine: CheckedEngine, plan: Plan) -> JobRef:
         queue = queue_of(engine.capabilities)

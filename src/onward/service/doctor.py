@@ -52,6 +52,7 @@ def examine(snapshot: Snapshot, capabilities: Capabilities, *, max_wait: timedel
         *_waits(snapshot, max_wait),
         *_file(snapshot),
         *_dead_letters(snapshot),
+        *_alerts(snapshot),
         *(Finding(Level.PROBLEM, problem) for problem in snapshot.info.problems),
         *(Finding(Level.WARNING, warning) for warning in snapshot.info.warnings),
     ]
@@ -152,6 +153,21 @@ def _file(snapshot: Snapshot) -> Iterator[Finding]:
             "soon no job can be kept",
             "free some space, or purge: onward dead purge --older-than 30d",
         )
+
+
+def _alerts(snapshot: Snapshot) -> Iterator[Finding]:
+    for one in snapshot.alerts:
+        if one.is_firing:
+            since = "" if one.since is None else f" for {duration(max(snapshot.at - one.since, timedelta(0)))}"
+            where = "" if one.queue is None else f", most in queue {one.queue}"
+            yield Finding(
+                Level.WARNING,
+                f"alert {one.name} fires{since}: {one.condition} was {one.value:g}, the threshold is "
+                f"{one.threshold:g}{where}"
+                if one.value is not None
+                else f"alert {one.name} fires{since}",
+                "it is resolved by itself when the condition ends",
+            )
 
 
 def _dead_letters(snapshot: Snapshot) -> Iterator[Finding]:

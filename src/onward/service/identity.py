@@ -6,6 +6,7 @@ import getpass
 import socket
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -81,6 +82,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return permission in self.permissions
 
 
+@lru_cache(maxsize=1000)
 def of_token(token: AccessToken) -> Identity:
     """Make the identity of a token, as far as this version knows its role and permissions."""
     role = one_of("role", Role, token.role)

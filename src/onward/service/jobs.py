@@ -14,11 +14,11 @@ from onward.engine.access import AuditRecord
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Changed, GroupBy, JobChange, JobFilter
 from onward.errors import Conflict, InvalidValue, JobNotFound, PermissionDenied
-from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import FINISHED
 from onward.service.identity import Identity
-from onward.service.new_jobs import new_job
-from onward.service.operations import operation
+from onward.service.new_jobs import new_job, one_new_job
+from onward.service.operations import find, operation, permit
 from onward.service.scopes import narrow, sees
 from onward.service.store import Store, check_page, record
 from onward.service.values import (
@@ -139,9 +139,16 @@ class Jobs:
         self, identity: Identity, which: JobQuery, *, limit: int = 10_000
     ) -> AsyncGenerator[tuple[Job, ...], None]:
         """Read many jobs, page by page, redacted."""
+        return await self.export_matching(identity, which.filter(), limit=limit)
+
+    async def export_matching(
+        self, identity: Identity, which: JobFilter, *, limit: int
+    ) -> AsyncGenerator[tuple[Job, ...], None]:
+        """Read many jobs of a filter of the store's own, page by page, redacted."""
+        permit(identity, find("jobs.export"))
         if not 1 <= limit <= MAX_EXPORTED:
             raise InvalidValue("limit", limit, f"must be between 1 and {MAX_EXPORTED}")
-        narrowed = narrow(identity, which.filter())
+        narrowed = narrow(identity, which)
         engine = await self._store.engine()
         if narrowed is None:
             return self._pages(engine, None, limit, ())
@@ -169,9 +176,10 @@ class Jobs:
     @operation("jobs.enqueue")
     async def enqueue(self, identity: Identity, request: EnqueueRequest) -> EnqueuedJob:
         """Enqueue a job. Durable when it returns."""
-        job = new_job(self._store, identity, request)
+        jobs = one_new_job(self._store, identity, request)
+        job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0]
         audit = record(identity, "jobs.enqueue", target=f"{job.queue}:{job.type}")
-        return _answer((await self._send([job], audit))[0])
+        return _answer((await self._send(jobs, audit))[0])
 
     @operation("jobs.enqueue_many")
     async def enqueue_many(self, identity: Identity, requests: Sequence[EnqueueRequest]) -> EnqueuedJobs:

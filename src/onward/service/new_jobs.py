@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import UNSET
 from onward import bulk_operation
 from onward.arguments import nearest
 from onward.errors import InvalidValue, PermissionDenied
-from onward.job import NewJob
+from onward.job import NewJob, UniformJobs
 from onward.service.identity import Identity
 from onward.service.scopes import sees
 from onward.service.store import Store
@@ -25,18 +26,26 @@ _UNLESS_UNSET = ("queue", "priority", "max_attempts", "backoff", "dedupe")
 
 
 def new_job(store: Store, identity: Identity, request: EnqueueRequest, *, field: str = "") -> NewJob:
+    """Make a job of a request; as :func:`one_new_job`."""
+    return one_new_job(store, identity, request, field=field)[0]
+
+
+def one_new_job(store: Store, identity: Identity, request: EnqueueRequest, *, field: str = "") -> Sequence[NewJob]:
     """Make a job of a request: of the App's task, or where the App has none, as it was sent.
+
+    It is a sequence of one, as its task made it: a template that was checked for one such job is not checked again.
 
     Raises:
         InvalidValue: it breaks a rule; ``field`` says which of several requests it is.
         PermissionDenied: its queue or organisation is out of the caller's scope.
     """
     try:
-        job = _job(store, identity, request)
+        jobs = _one_job(store, identity, request)
     except InvalidValue as error:
         if field:
             error.field = f"{field}.{error.field}"
         raise
+    job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0]
     reserved = bulk_operation.queue_of(store.core.capabilities)
     if job.type.startswith(_RESERVED) or job.queue == reserved:
         raise PermissionDenied(f"{job.type} in {job.queue} is reserved for Onward itself")
@@ -45,10 +54,10 @@ def new_job(store: Store, identity: Identity, request: EnqueueRequest, *, field:
             f"a job of queue {job.queue} and organisation {job.org_id} is out of the scope of {identity.actor}",
             remedy="give a queue and an org_id that the token is for",
         )
-    return job
+    return jobs
 
 
-def _job(store: Store, identity: Identity, request: EnqueueRequest) -> NewJob:
+def _one_job(store: Store, identity: Identity, request: EnqueueRequest) -> Sequence[NewJob]:
     options = _options(identity, request)
     task = store.app.tasks.get(request.type)
     if task is not None:
@@ -57,14 +66,14 @@ def _job(store: Store, identity: Identity, request: EnqueueRequest) -> NewJob:
             call = (request.payload,)
         elif not isinstance(request.payload, dict):
             raise InvalidValue("payload", request.payload, "must be an object: the task's arguments by name")
-        return task.using(**options).jobs([call])[0]
+        return (task.using(**options) if options else task).jobs([call])
     if store.app.tasks and not store.core.catch_all:
         rule = f"is not a task of this app{nearest(request.type, store.app.tasks)}"
         raise InvalidValue("type", request.type, rule)
     if options.pop("dedupe", None):
         raise InvalidValue("dedupe", "true", "needs a task that this app has: give dedupe_key instead")
     payload = encode_json(request.payload, max_size=store.core.max_payload)
-    return NewJob(type=request.type, payload=payload, **options)
+    return [NewJob(type=request.type, payload=payload, **options)]
 
 
 def _options(identity: Identity, request: EnqueueRequest) -> dict[str, Any]:

@@ -7,12 +7,14 @@ progress, log lines and the result. Text is also searched for what secrets look 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from onward import bulk_operation
 from onward.engine.values import LogLine
 from onward.job import FailedAttempt, Job
 
@@ -63,7 +65,7 @@ class Redactor:
         text = keys.text_redactor(secrets)
         return msgspec.structs.replace(
             job,
-            payload=keys.redact(job.payload, text),
+            payload=_own_names(job, keys.redact(job.payload, text)),
             result=keys.redact(job.result, text),
             last_error=text(job.last_error),
             errors=tuple(self._attempt(attempt, text) for attempt in job.errors),
@@ -105,6 +107,16 @@ class Redactor:
                 return text(job.dedupe_key)
             return head + msgspec.json.encode(keys.redact(arguments, text)).decode()
         return text(job.dedupe_key)
+
+
+def _own_names(job: Job, shown: Any) -> Any:
+    """Put the actor of a change by filter back: ``token:ci`` reads like an assignment, and is a name."""
+    if job.type == bulk_operation.TYPE:
+        with contextlib.suppress(KeyError, TypeError):  # a payload by hand
+            plan, audit = job.payload["plan"], job.payload["plan"]["audit"]
+            shown_audit = shown["plan"]["audit"] | {"actor": audit["actor"]}
+            return {"plan": shown["plan"] | {"audit": shown_audit, "token_id": plan["token_id"]}}
+    return shown
 
 
 class Keys:

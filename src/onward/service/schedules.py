@@ -51,7 +51,7 @@ class Schedules:
             name=name,
             job=new_job(self._store, identity, request.job, field="job"),
             trigger=trigger_of(request.cron, every=every, timezone=request.timezone),
-            missed=request.missed,
+            missed=engine.capabilities.missed_policy(request.missed),
         )
         return await self._resume(identity, "schedules.set", schedule)
 

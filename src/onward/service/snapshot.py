@@ -9,10 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from onward.alert import AlertState
 from onward.app import App
 from onward.core import core_of
 from onward.engine.values import ANY_TYPE, EngineInfo, JobFilter, QueueInfo, WorkerInfo
 from onward.lifecycle import WAITING, JobStatus
+from onward.worker.alerts import states_of
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
     queues: tuple[QueueInfo, ...] = ()
     workers: tuple[WorkerInfo, ...] = ()
+    alerts: tuple[AlertState, ...] = ()
+    """How the app's alert rules stand."""
     waiting_types: Mapping[str, int] = {}
     """How many jobs of each task wait."""
 
@@ -72,11 +76,13 @@ async def take_snapshot(app: App, *, with_types: bool = False) -> Snapshot:
     info = await core_of(app).engine.check()
     path = core_of(app).engine.describe().get("path")
     file = None if path is None else Path(path)
+    rules = core_of(app).alerts.values()
     types = await app.jobs.count(JobFilter(status=WAITING), by="type") if with_types else {}
     return Snapshot(
         queues=tuple(await app.queues.list()),
         workers=tuple(await app.workers.list()),
         waiting_types=types,
+        alerts=await states_of(await core_of(app).opened(), rules) if rules else (),
         info=info,
         path=path,
         wal_bytes=None if file is None else _size(file.with_name(f"{file.name}-wal")),

@@ -381,7 +381,7 @@ class ScheduleRequest(_Request, frozen=True, kw_only=True):
     timezone: str = "UTC"
     every: float | None = None
     """Seconds between two runs, instead of a cron expression."""
-    missed: Missed = Missed.ONCE
+    missed: Missed | None = None
 
 
 def schedule_view(schedule: Schedule, payload: Any) -> ScheduleView:

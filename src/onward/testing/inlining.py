@@ -12,7 +12,7 @@ import msgspec
 
 from onward.app import App
 from onward.control_flow import DoNotRetry
-from onward.core import core_of, run_elsewhere
+from onward.core import core_of
 from onward.engine.access import AuditRecord
 from onward.engine.contract import Producer
 from onward.engine.values import Claim, JobFilter
@@ -67,7 +67,7 @@ class _Inline:
             return self._enqueuer.enqueue_sync(jobs, connection=connection)
         _check_depth()
         enqueued = self._enqueuer.enqueue_sync([_due(job) for job in jobs])
-        run_elsewhere(lambda: self._run(enqueued))
+        core_of(self._app).loop.run(lambda: self._run(enqueued))
         return enqueued
 
     async def _run(self, enqueued: Sequence[Enqueued]) -> None:

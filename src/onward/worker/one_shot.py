@@ -36,7 +36,9 @@ from onward.handler import Handler
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
 from onward.validation import check_at_least
+from onward.worker.alerts import Alerts
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
+from onward.worker.hooks import Hooks
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Inflight
 from onward.worker.isolation import IsolatedRunner
@@ -55,6 +57,8 @@ _MAX_ROUNDS: Final = 10
 """Statements of one kind of maintenance in one tick: the next tick goes on with the rest."""
 _HEARTBEAT_JOIN_TIMEOUT: Final = 5.0
 """Seconds that a beat under way is waited for."""
+_HOOKS_TIMEOUT: Final = 5.0
+"""Seconds that hooks have to end in a tick whose time is up."""
 
 
 class TickReport(msgspec.Struct, kw_only=True):
@@ -126,6 +130,7 @@ class Ticker:
         limits: DeclaredLimits | None = None,
         state: Any = None,
         app_place: tuple[str, str] | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -135,6 +140,7 @@ class Ticker:
         self._max_crashes = max_crashes
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
+        self._alerts = alerts
         self._inflight = Inflight()
         self._metering = Metering(engine)
         self._runner = Runner(
@@ -150,6 +156,13 @@ class Ticker:
                 engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
             ),
         )
+        self._hooks = Hooks(
+            (*handlers.values(), *(catch_all or {}).values()),
+            handler_for=self._runner.handler_for,
+            worker_id=self.worker_id,
+            clock=clock,
+        )
+        self._record = self._hooks.after(self._metering.count)
         self._isolated_runner = IsolatedRunner(
             engine,
             worker_id=self.worker_id,
@@ -233,6 +246,7 @@ class Ticker:
             heartbeat_start.cancel()
             heartbeat.stop()
             self._isolated_runner.close()
+            await self._hooks.finish(_HOOKS_TIMEOUT if self._is_stopping else None)
             await self._metering.send()
             if loop.time() >= heartbeat_start.when():
                 await asyncio.to_thread(
@@ -255,9 +269,12 @@ class Ticker:
             )
             if self._engine.capabilities.has(Feature.SCHEDULES):
                 await self._scheduler.declare()
+            if self._engine.capabilities.has(Feature.FIRING):
                 report.fired = await self._repeat(lambda: self._fire(term))
             report.promoted = await self._repeat(lambda: self._promote(term))
             report.pruned = await self._repeat(lambda: self._engine.prune(term))
+            if self._alerts is not None and not self._is_stopping:
+                await self._alerts.evaluate(term)
         finally:
             await self._engine.resign(term)
 
@@ -301,7 +318,7 @@ class Ticker:
         if result is None:
             report.completed += 1
             self._inflight.remove(claim.token)
-            self._metering.count([Settlement(claim, Complete(), time.monotonic() - began)])
+            self._record([Settlement(claim, Complete(), time.monotonic() - began)])
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
@@ -322,7 +339,7 @@ class Ticker:
         lost = await self._engine.settle(settlements)
         self._inflight.remove(claim.token)
         if not lost:
-            self._metering.count(settlements)
+            self._record(settlements)
         field = "lost" if lost else _REPORT_FIELDS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 

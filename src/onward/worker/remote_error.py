@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Later, Retry
 
 _MAX_MESSAGE_LENGTH: Final = 8_000
 _MAX_TRACEBACK_LENGTH: Final = 32_000
@@ -36,7 +36,9 @@ class RemoteError(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str
     delay: timedelta | None = None
     until: datetime | None = None
-    """Of a Snooze."""
+    """Of a Snooze or a Retry."""
+    cause: RemoteError | None = None
+    """Of a Retry: the error that it was raised from."""
     exceptions: list[RemoteError] = []
     """Of an exception group."""
 
@@ -57,7 +59,8 @@ class UnknownRemoteError(Exception):
 
 def describe(error: BaseException, *, depth: int = 0) -> RemoteError:
     """Describe an exception as text. Never raises, whatever the exception's own methods do."""
-    snooze = error if isinstance(error, Snooze) else None
+    later = error if isinstance(error, Later) else None
+    cause = error.__cause__ if isinstance(error, Retry) else None
     members: list[RemoteError] = []
     if isinstance(error, BaseExceptionGroup) and depth < _MAX_GROUP_DEPTH:
         members = [describe(member, depth=depth + 1) for member in error.exceptions[:_MAX_GROUP_SIZE]]
@@ -65,8 +68,9 @@ def describe(error: BaseException, *, depth: int = 0) -> RemoteError:
         classes=[(_encodable(kind.__module__), _encodable(kind.__qualname__)) for kind in type(error).__mro__],
         message=_message(error)[:_MAX_MESSAGE_LENGTH],
         traceback=_traceback(error)[-_MAX_TRACEBACK_LENGTH:],
-        delay=None if snooze is None else snooze.delay,
-        until=None if snooze is None else snooze.until,
+        delay=None if later is None else later.delay,
+        until=None if later is None else later.until,
+        cause=None if cause is None or depth >= _MAX_GROUP_DEPTH else describe(cause, depth=depth + 1),
         exceptions=members,
     )
 
@@ -94,10 +98,12 @@ def _stand_in(kind: type[BaseException], remote: RemoteError) -> BaseException:
     error: Any = builtin.__new__(made, *arguments)
     error.remote = remote
     error.args = arguments
-    if isinstance(error, Snooze):
+    if isinstance(error, Later):
         error.delay, error.until = remote.delay, remote.until
-    elif isinstance(error, Cancel | DoNotRetry):
+    if isinstance(error, Retry | Cancel | DoNotRetry):
         error.reason = remote.message
+    if remote.cause is not None:
+        error.__cause__ = rebuild(remote.cause)
     error.add_note(f"In the child process:\n{remote.traceback}")
     return error  # type: ignore[no-any-return]
 

@@ -32,7 +32,7 @@ from onward import validation
 from onward.arguments import to_json
 from onward.clock import Clock, SystemClock, moment_of
 from onward.context import CallNext, JobContext, Middleware, RunState
-from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Retry, Snooze
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import InvalidValue, PayloadTooLarge, StoreUnavailable
@@ -213,6 +213,13 @@ class Runner:
             return await self._check_committed(claim)
         return result
 
+    def run_of(self, task: asyncio.Task[Any] | None) -> tuple[Claim, Handler | None] | None:
+        """Find the run that an asyncio task belongs to. From any thread, while the loop is blocked."""
+        for run in list(self._runs.values()):
+            if run.asyncio_task is task:
+                return run.claim, self.handler_for(run.claim)
+        return None
+
     def handler_for(self, claim: Claim) -> Handler | None:
         """Find the handler of a job's task, or the catch-all handler of its queue."""
         if (handler := self._handlers.get(claim.type)) is not None:
@@ -283,6 +290,9 @@ class Runner:
         match _unwrap(error):
             case Snooze() as snooze:
                 return Snoozed(snooze.delay_from(moment_of(self._clock.micros())))
+            case Retry() as retry:
+                delay = retry.delay_from(moment_of(self._clock.micros()))
+                return Raised(_failure(handler, retry.__cause__ or error), delay=delay)
             case Cancel(reason=reason):
                 return Stopped(_sanitize(reason, _MAX_MESSAGE_LENGTH))
             case StartFailed() as not_started:

@@ -27,12 +27,14 @@ from onward.worker.health import HealthRecorder
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.heartbeat_interval import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
 from onward.worker.heartbeat_interval import QueueLeases
+from onward.worker.hooks import Hooks
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.isolation import IsolatedRunner
 from onward.worker.leader import Leader
 from onward.worker.limit_keeper import CHECK_INTERVAL as LIMIT_CHECK_INTERVAL
 from onward.worker.limit_keeper import LimitKeeper
+from onward.worker.loop_watchdog import LoopWatchdog
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerSettings
@@ -126,6 +128,11 @@ class RunningWorker:
         )
         self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
         self._metering = Metering(engine)
+        self._hooks = Hooks(
+            (*handlers.values(), *catch_all.values()), handler_for=self._runner.handler_for, worker_id=self.worker_id
+        )
+        self._record = self._hooks.after(self._metering.count)
+        self._loop_watchdog = LoopWatchdog(running=lambda: self._runner.running, run_of=self._runner.run_of)
         self._pools: list[Pool] = []
         self._claimers: list[Claimer] = []
         self._isolated_runner: IsolatedRunner | None = None
@@ -175,7 +182,7 @@ class RunningWorker:
             claimer.give_way()
 
     def _add_pool(self, queues: tuple[str, ...], size: int) -> None:
-        settler = Settler(self.inflight, self._metering.count)
+        settler = Settler(self.inflight, self._record)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
             self._engine,
@@ -204,7 +211,7 @@ class RunningWorker:
             run_here=self._runner.run,
             app_place=self._app_place,
         )
-        settler = Settler(self.inflight, self._metering.count)
+        settler = Settler(self.inflight, self._record)
         pool = Pool(self._isolated_runner, size=size, settle=settler.add)
         self._suspect_claimer = Claimer(
             self._engine,
@@ -234,6 +241,7 @@ class RunningWorker:
         fields = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=fields)
         self._heartbeat.start()
+        self._loop_watchdog.start()
         try:
             async with asyncio.TaskGroup() as group:
                 services = [
@@ -278,6 +286,8 @@ class RunningWorker:
             try:
                 await self._engine.open()
                 await self._engine.check_worker()
+                if self._options.write_process != "never":
+                    await self._engine.isolate_writes(on_demand=self._options.write_process == "auto")
             except StoreUnavailable as error:
                 if error.is_permanent:
                     raise
@@ -306,6 +316,7 @@ class RunningWorker:
 
     async def _deregister(self) -> None:
         """Give back whatever is still held, the term, and the place on the list of workers."""
+        self._loop_watchdog.stop()
         self._heartbeat.stop()
         # A beat that is under way would put us on the list again after we have left it.
         with contextlib.suppress(TimeoutError):
@@ -324,6 +335,9 @@ class RunningWorker:
             log.warning(
                 "worker not deregistered: store unavailable, leases will expire", extra={"worker_id": self.worker_id}
             )
+        with contextlib.suppress(TimeoutError):
+            async with self._flush_deadline.timeout(_FLUSH_TIMEOUT):
+                await self._hooks.finish()
         self._threads.close()
         self._processes.close()
         if self._isolated_runner is not None:

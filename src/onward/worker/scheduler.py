@@ -1,7 +1,8 @@
 """Fires schedules, and makes those that the code declares.
 
-Every worker declares at its start, so that a new version's schedules are there as soon as one of its workers is. Only
-the leader fires; that saves work and is no more than that, for the store lets each turn be fired once whoever tries.
+Every worker declares at its start, so that the store has a new version's schedules as soon as one of its workers runs.
+Only the leader fires; that saves work and is no more than that, for the store accepts each turn once from any caller.
+Where the foreign protocol fires schedules itself (BullMQ, pg-boss), nothing is fired here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import MaintenanceResult, Term
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, Unsupported
 from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
 from onward.worker.maintenance import MaintenanceTask
@@ -39,7 +40,7 @@ class Scheduler:
         """What a leader does for it."""
         return (
             (MaintenanceTask("fire", self.fire, _FIRE_INTERVAL),)
-            if self._engine.capabilities.has(Feature.SCHEDULES)
+            if self._engine.capabilities.has(Feature.FIRING)
             else ()
         )
 
@@ -68,8 +69,13 @@ class Scheduler:
             except InvalidValue as error:  # such as a time zone that is not known here; the others have their turns
                 log.warning("schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
                 continue
+            try:
+                fired = await self._engine.fire(schedule, firing)
+            except Unsupported as error:  # such as a queue that was dropped; the other schedules have their turns
+                log.warning("schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
+                continue
             is_done = False  # it may have turns left to make up for, and there may be more than were asked for
-            if await self._engine.fire(schedule, firing) is not None:
+            if fired is not None:
                 jobs += firing.jobs
                 log.debug("schedule fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
         queues = frozenset(job.queue for job in jobs)

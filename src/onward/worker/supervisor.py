@@ -5,11 +5,12 @@ each time if it dies young; one that ends in good order without being asked (it 
 is replaced at once, unless its predecessors ended as young. In a burst it is not replaced, and the supervisor ends when
 all of them have. Signals are passed on: the first stops all in good order, the second at once.
 
-A child that cannot work at all, because its settings or its store are wrong, says so by its exit code
-(:data:`GIVE_UP`): then all stop, and the supervisor ends with that code.
+A child that cannot work at all, because its settings or its store are wrong, reports its exit code on a pipe before it
+exits (:func:`report_final_exit`): then all stop, and the supervisor ends with that code. The exit code alone does not
+count: a handler can exit with any code, and must not stop the worker for good.
 
-Children hold the reading end of a pipe. When the supervisor goes, even by SIGKILL, the pipe closes and they stop. As
-process 1 of a container the supervisor also reaps what others leave behind.
+Children hold the reading end of another pipe. When the supervisor goes, even by SIGKILL, the pipe closes and they stop.
+As process 1 of a container the supervisor also reaps what others leave behind.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import logging
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -41,9 +43,17 @@ _MIN_UPTIME: Final = 10.0
 _CHECK_INTERVAL: Final = 0.2
 """Seconds between two looks at the children, where no signal says that one has died."""
 
-GIVE_UP: Final = 100
-"""What a child adds to its exit code where another start would end in the same way."""
-_MAX_CODE: Final = 10
+_REPORT_PIPE: Final = "ONWARD_SUPERVISOR_REPORT"
+"""The environment variable with the pipe on which a child reports that another start would end in the same way."""
+_REPORT: Final = struct.Struct("=IB")
+"""A report: the process id and the exit code. Shorter than PIPE_BUF, so that reports of two children do not mix."""
+
+
+def report_final_exit(code: int) -> None:
+    """Tell the supervisor, if there is one, that this process will exit with ``code`` on every start."""
+    name = os.environ.pop(_REPORT_PIPE, None)
+    if name is not None:
+        os.write(int(name), _REPORT.pack(os.getpid(), code))
 
 
 @dataclass(slots=True)
@@ -73,12 +83,18 @@ class Supervisor:
     _children: list[_Child] = field(default_factory=list, init=False)
     _stop_requests: int = field(default=0, init=False)
     _pipe_read: int = field(default=-1, init=False)
+    _reports: tuple[int, int] = field(default=(-1, -1), init=False)
+    """The pipe of final exits: its reading end, which does not block, and the end that children write to."""
+    _final_exits: set[tuple[int, ...]] = field(default_factory=set, init=False)
+    """Process id and exit code of the children that reported a final exit."""
     _final_code: int = field(default=0, init=False)
-    """What a child has given up with."""
+    """The exit code that a child reported as final."""
 
     def run(self) -> int:
         """Keep the children alive until a signal; answer the exit code: 0 if all of them ended in good order."""
         self._pipe_read, pipe_write = os.pipe()
+        self._reports = os.pipe()
+        os.set_blocking(self._reports[0], False)
         wakeup_read, wakeup_write = os.pipe()
         os.set_blocking(wakeup_write, False)
         previous_wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -101,7 +117,7 @@ class Supervisor:
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(previous_wakeup)
-            for descriptor in (self._pipe_read, pipe_write, wakeup_read, wakeup_write):
+            for descriptor in (self._pipe_read, pipe_write, wakeup_read, wakeup_write, *self._reports):
                 os.close(descriptor)
 
     @property
@@ -118,29 +134,30 @@ class Supervisor:
         now = time.monotonic()
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:
+                self._read_reports()
                 self._on_exit(child, code, now)
             if child.process is None and now >= child.start_at and not self._final_code and not child.is_finished:
                 self._start(child, now)
         self._reap_orphans()
 
     def _start(self, child: _Child, now: float) -> None:
-        environment = {**os.environ, SUPERVISOR_PIPE: str(self._pipe_read)}
+        environment = {**os.environ, SUPERVISOR_PIPE: str(self._pipe_read), _REPORT_PIPE: str(self._reports[1])}
         if self.processes > 1:
             environment["ONWARD_PROCESS_NUMBER"] = str(child.number)
         # A session of its own: Ctrl-C in a terminal reaches the children through us, once, and not also directly.
         child.process = subprocess.Popen(  # noqa: S603 - our own command
-            list(self.command), env=environment, pass_fds=(self._pipe_read,), start_new_session=True
+            list(self.command), env=environment, pass_fds=(self._pipe_read, self._reports[1]), start_new_session=True
         )
         child.started_at = now
         log.info("worker process started", extra={"pid": child.process.pid, "process_number": child.number})
 
     def _on_exit(self, child: _Child, code: int, now: float) -> None:
         assert child.process is not None  # noqa: S101 - for the type checker: only an exited child gets here
-        fields = {"pid": child.process.pid, "process_number": child.number, "exit_code": code}
-        child.process = None
-        if GIVE_UP < code < GIVE_UP + _MAX_CODE:
-            self._final_code = code - GIVE_UP
-            log.error("worker process cannot work, stopping", extra={**fields, "exit_code": self._final_code})
+        pid, child.process = child.process.pid, None
+        fields = {"pid": pid, "process_number": child.number, "exit_code": code}
+        if (pid, code) in self._final_exits:
+            self._final_code = code
+            log.error("worker process cannot work, stopping", extra=fields)
             return
         if not code and not self.replaces_finished:
             child.is_finished = True
@@ -154,6 +171,10 @@ class Supervisor:
             log.error("worker process died", extra={**fields, "restart_in": delay})
         else:
             log.info("worker process finished", extra={**fields, "restart_in": delay})
+
+    def _read_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._final_exits.update(_REPORT.iter_unpack(os.read(self._reports[0], 1024 * _REPORT.size)))
 
     def _stop(self) -> int:
         deadline = time.monotonic() + self.grace.total_seconds()

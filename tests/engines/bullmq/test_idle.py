@@ -18,7 +18,7 @@ from onward.engines.bullmq.blocking_claim import BlockingClaim
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import StoreUnavailable
 from onward.job import NewJob
-from onward.lifecycle import Complete, JobStatus
+from onward.lifecycle import Complete, JobStatus, Snooze
 from tests.engines.bullmq.queue import Queue
 from tests.servers.redis import RedisServer, redis_url
 
@@ -151,6 +151,22 @@ async def test_who_gives_way_leaves_the_marker_to_others(queue: Queue):  # O8
             await asyncio.sleep(0.005)
             assert not queue.client.info("clients")["blocked_clients"]
         await wait_until_blocked(queue, request())  # as it does otherwise
+
+
+@pytest.mark.parametrize("how", ["settle", "exchange"])
+async def test_a_job_put_back_for_another_leaves_its_marker_to_that_worker(queue: Queue, how: str):  # O8, B1
+    async with listening(queue.engine):
+        await queue.engine.enqueue([JOB])
+        (claim,) = (await queue.engine.claim(request())).claims
+        await block_claim(queue)
+        put_back = Settlement(claim, Snooze(timedelta(hours=1), is_put_back=True))
+        if how == "settle":
+            assert not await queue.engine.settle([put_back])
+        else:
+            assert not (await queue.engine.exchange(Exchange(settlements=(put_back,), request=None))).lost
+        markers = queue.client.zrange(f"{queue.engine.keys.base('mail')}marker", 0, -1)
+        assert "1" in markers, "the time at which it is due, for a worker of Node's that waits"
+        await wait_until_blocked(queue, request())  # and then goes on as before
 
 
 async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_claimed(queue: Queue):

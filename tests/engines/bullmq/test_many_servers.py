@@ -72,7 +72,7 @@ async def put(engine: BullMQEngine) -> Enqueued:
             return made
 
 
-async def test_work_goes_on_with_whom_the_sentinel_makes_master():  # X3
+async def test_work_goes_on_with_whom_the_sentinel_makes_master():  # X3, F3
     with RedisSentinels() as sentinels:
         engine = BullMQEngine(f"{sentinels.url}/0?sentinel={sentinels.NAME}")
         await engine.open()

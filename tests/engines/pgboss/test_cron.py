@@ -8,11 +8,15 @@ from uuid import uuid4
 import pytest
 
 from onward.clock import ManualClock
+from onward.cron import Cron
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
+from onward.errors import InvalidValue
+from onward.job import NewJob
 from onward.lifecycle import Complete, JobStatus
 from onward.pgboss import PgBoss
+from onward.schedule import Missed, Schedule
 from tests.conformance.driver import Driver
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import run_sql
@@ -130,6 +134,7 @@ async def test_a_schedule_that_cannot_be_kept_keeps_no_other_from_being_kept(
         await boss.create_queue(name)
         await boss.schedule(name, "* * * * *")
     run_sql(store, "update boss.schedule set cron = 'now and then' where name = 'bad'")
+    await driver.advance(MINUTE)
     await driver.promote()
     assert len(await driver.take("good")) == 1
     assert await driver.take("bad") == ()
@@ -169,8 +174,51 @@ async def test_without_being_asked_only_our_own_dead_workers_are_looked_after(
     assert (await unsupervised.rescue()).queues == {"ours"}
     assert (await unsupervised.prune()).changed == 0
     await unsupervised.promote()
-    assert run_sql(store, "select count(*) from boss.job where name = 'q'") == [(1,)]
+    assert run_sql(store, "select count(*) from boss.job where name = 'q'") == [(1,)], "Node's schedules are Node's"
     assert run_sql(store, "select state::text from boss.job where name = 'stuck'") == [("active",)]
+
+
+async def test_a_schedule_of_ours_fires_without_being_asked_to_supervise(
+    unsupervised: Driver, boss: PgBoss, store: PgBossStore
+):  # X1
+    await boss.create_queue("q")
+    await boss.schedule("q", "* * * * *")
+    ours = Schedule(name="ours", job=NewJob(type="digest", queue="q"), trigger=Cron("* * * * *"), missed=Missed.SKIP)
+    await unsupervised.engine.save_schedule(ours.going_on(unsupervised.now))
+    await unsupervised.advance(MINUTE)
+    await unsupervised.promote()
+    await unsupervised.promote()
+    claims = await unsupervised.take("q", slots=9)
+    assert [claim.type for claim in claims] == ["digest"]
+
+
+async def test_a_schedule_of_nodes_is_listed_paused_and_resumed_as_it_was(
+    driver: Driver, boss: PgBoss, store: PgBossStore
+):  # X1
+    await boss.create_queue("q")
+    await boss.schedule("q", "0 6 * * *", {"a": 1}, key="eu", tz="Europe/Berlin", retry_limit=4, expire_in_seconds=77)
+    await boss.schedule("q", "0 7 * * *")
+    whole = "select key, cron, timezone, data, options from boss.schedule order by key"
+    before = run_sql(store, whole)
+    plain, keyed = await driver.engine.schedules()
+    assert (plain.name, keyed.name) == ("q", "q/eu")
+    assert (keyed.job.payload, keyed.job.max_attempts) == ('{"a":1}', 5)
+    assert keyed.trigger == Cron("0 6 * * *", "Europe/Berlin")
+    await driver.engine.save_schedule(keyed.stopped())
+    assert [row[0] for row in run_sql(store, whole)] == [""]
+    assert [one.paused for one in await driver.engine.schedules()] == [False, True]
+    await driver.engine.save_schedule(keyed.going_on(driver.now))
+    assert run_sql(store, whole) == before
+    assert await driver.engine.delete_schedule("q/eu")
+    assert [row[0] for row in run_sql(store, whole)] == [""]
+
+
+async def test_a_name_that_node_would_refuse_as_a_key_is_refused(driver: Driver, boss: PgBoss):  # X1
+    await boss.create_queue("q")
+    bad = Schedule(name="a b", job=NewJob(type="t", queue="q"), trigger=Cron("* * * * *"), missed=Missed.SKIP)
+    with pytest.raises(InvalidValue, match="letters, digits"):
+        await driver.engine.save_schedule(bad.going_on(driver.now))
+    assert await driver.engine.schedules() == []
 
 
 async def test_what_a_lost_job_costs_rises_with_the_times_it_is_lost(driver: Driver):  # Counting

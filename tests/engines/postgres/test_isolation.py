@@ -67,7 +67,7 @@ async def test_a_strict_transaction_is_refused_with_the_remedy_and_costs_no_atte
         def plain(context: JobContext) -> None:
             with begin() as connection:
                 try:
-                    context.complete_sync("booked", connection=connection)
+                    context.sync.complete("booked", connection=connection)
                 except WrongIsolation as error:
                     refused.append(error)
                     raise

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from onward.engine.values import EngineInfo
-from onward.engines.sqlite import writer
-from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database
+from onward.engines.sqlite import database, writer
+from onward.engines.sqlite.database import COMMITS_PER_SIZE_CHECK, WAL_SIZE_LIMIT, Database
 from onward.engines.sqlite.engine import SQLiteEngine
 from tests.engines.sqlite.plain import add, complete, on_writer, states, take
 
@@ -45,7 +45,7 @@ async def test_the_log_stays_bounded_however_much_is_written(engine):
     written = engine.database.path.stat().st_size + longest
     assert written > 4 * WAL_SIZE_LIMIT, "too little was written to prove anything"
     a_commit = 60 * 4120
-    assert longest <= WAL_SIZE_LIMIT + (writer._COMMITS_PER_SIZE_CHECK + 1) * a_commit
+    assert longest <= WAL_SIZE_LIMIT + (COMMITS_PER_SIZE_CHECK + 1) * a_commit
 
 
 async def test_a_database_behind_a_symbolic_link_is_the_same_database(tmp_path):
@@ -60,7 +60,7 @@ async def test_a_database_behind_a_symbolic_link_is_the_same_database(tmp_path):
     for _ in range(80):
         await add(engine, 40, payload=PAGE)
         longest = max(longest, (tmp_path / "data" / "jobs.db-wal").stat().st_size)
-    assert longest <= WAL_SIZE_LIMIT + (writer._COMMITS_PER_SIZE_CHECK + 1) * 60 * 4120
+    assert longest <= WAL_SIZE_LIMIT + (COMMITS_PER_SIZE_CHECK + 1) * 60 * 4120
     await add(beside)
     await engine.close()
     await beside.close()
@@ -73,7 +73,7 @@ async def test_a_short_log_is_left_alone(engine):
     """Each checkpoint costs a flush; few jobs must not pay for it."""
     statements: list[str] = []
     await on_writer(engine, lambda transaction: transaction.connection.set_trace_callback(statements.append))
-    for _ in range(3 * writer._COMMITS_PER_SIZE_CHECK):
+    for _ in range(3 * COMMITS_PER_SIZE_CHECK):
         await add(engine)
     assert engine.database.wal.stat().st_size < WAL_SIZE_LIMIT
     assert not any("checkpoint" in statement for statement in statements)
@@ -114,15 +114,15 @@ async def test_a_reader_in_the_way_is_not_waited_for_and_the_log_is_cut_back_whe
     assert reader.execute("select count(*) from onward_job").fetchone() == (0,)
     reader.execute("rollback")
     reader.close()
-    for _ in range(2 * writer._COMMITS_PER_SIZE_CHECK):
+    for _ in range(2 * COMMITS_PER_SIZE_CHECK):
         await add(engine)
     assert engine.database.wal.stat().st_size <= WAL_SIZE_LIMIT
 
 
 async def test_a_checkpoint_that_fails_fails_no_caller(engine, monkeypatch):  # X3
     """What the caller asked for is durable by then; to say that it failed would make it come twice."""
-    monkeypatch.setattr(writer, "WAL_SIZE_LIMIT", -1)
-    monkeypatch.setattr(writer, "_COMMITS_PER_SIZE_CHECK", 1)
+    monkeypatch.setattr(database, "WAL_SIZE_LIMIT", -1)
+    monkeypatch.setattr(writer, "COMMITS_PER_SIZE_CHECK", 1)
 
     def deny(action: int, first: str | None, *_: object) -> int:
         is_checkpoint = action == sqlite3.SQLITE_PRAGMA and first == "wal_checkpoint"

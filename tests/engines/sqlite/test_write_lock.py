@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -146,6 +147,21 @@ async def test_a_transaction_that_keeps_others_from_writing_is_logged_with_the_r
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("onward.sqlite", "WARNING")
     assert 'executor="process"' in record.getMessage()
+
+
+async def test_a_wait_for_another_program_is_no_hold_of_ours(path, monkeypatch):
+    engine = SQLiteEngine(path, busy_timeout=60)
+    await engine.open()
+    restarted = threading.Event()
+    monkeypatch.setattr(engine._writer._write_lock, "restart_hold", restarted.set)
+    bare = sqlite3.connect(path, isolation_level=None)
+    bare.execute("begin immediate")
+    adding = asyncio.create_task(add(engine, 2))
+    assert await asyncio.to_thread(restarted.wait, 60)
+    bare.execute("rollback")
+    await adding
+    bare.close()
+    await engine.close()
 
 
 async def test_a_held_turn_keeps_nobody_from_reading(engine, path):

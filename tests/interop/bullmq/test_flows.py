@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from onward import App, JobContext
+from onward import App, ClaimLost, JobContext, JobNotFound
+from onward.bullmq import bullmq_of
 from onward.job import JobRef
 from onward.lifecycle import JobStatus
 from tests.interop.bullmq.peer import NodePeer
+from tests.worker.harness import eventually
 
 
 def flow(name: str, children: list[dict[str, Any]], **parent: Any) -> dict[str, Any]:
@@ -128,3 +131,110 @@ async def test_our_child_wakes_a_scheduled_job_of_nodes_that_waits_for_it(app: A
     assert list(parents.job(held["id"], "getChildrenValues").values()) == [1]
     await either.request_async("close", handle=worker)
     parents("removeJobScheduler", "daily:report")
+
+
+async def test_a_handler_of_ours_adds_children_waits_for_nodes_and_reads_their_values(
+    app: App, either: NodePeer, name: str
+):  # B1
+    bullmq = bullmq_of(app)
+    runs: list[str] = []
+
+    @app.task(name="sum", queue=f"{name}-parents", max_attempts=1)
+    async def total(context: JobContext, step: str = "first") -> int:
+        runs.append(step)
+        if step == "first":
+            for n in range(3):
+                await bullmq.add(f"{name}-children", "child", {"steps": [["return", n]]}, parent=context.ref)
+            await bullmq.update_data(context.ref, {"step": "second"})
+            assert await bullmq.wait_for_children(context)
+            return -1  # is not recorded: the job waits
+        assert not await bullmq.wait_for_children(context), "all have ended"
+        return int(sum((await bullmq.children_values(context.ref)).values()))
+
+    parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
+    job = await total.enqueue()
+    async with app.worker(queues=[f"{name}-parents"]):
+
+        async def waits() -> bool:
+            return bool(parents("getWaitingChildrenCount") == 1)
+
+        await eventually(waits)
+        assert parents.job(job.id)["data"] == {"step": "second"}
+        with either.working(f"{name}-children"):
+            assert await parents.finished(job.id, events) == 3
+    assert runs == ["first", "second"]
+    assert parents.job(job.id)["attemptsMade"] == 1, "waiting costs no attempt"
+
+
+async def test_a_handler_whose_child_has_failed_does_not_wait(app: App, either: NodePeer, name: str):  # B1
+    bullmq = bullmq_of(app)
+    ready = asyncio.Event()
+
+    @app.task(name="sum", queue=f"{name}-parents", max_attempts=1)
+    async def total(context: JobContext) -> None:
+        steps = {"steps": [["throw", "boom"]]}
+        await bullmq.add(f"{name}-children", "child", steps, parent=context.ref, fail_parent_on_failure=True)
+        await ready.wait()
+        await bullmq.wait_for_children(context)
+
+    children = either.queue(f"{name}-children")
+    job = await total.enqueue()
+    async with app.worker(queues=[f"{name}-parents"]):
+        with either.working(f"{name}-children"):
+            await eventually(lambda: children("getFailedCount") == 1)
+        ready.set()
+
+        async def failed() -> bool:
+            return (await app.jobs.get(job.ref)).status is JobStatus.FAILED
+
+        await eventually(failed)
+    assert "has failed" in str((await app.jobs.get(job.ref)).last_error)
+
+
+@pytest.mark.parametrize(
+    "value", [{"done": 3, "of": 9}, [1, "two"], "half-way", 41.5], ids=["object", "list", "text", "number"]
+)
+async def test_progress_of_any_shape_is_seen_by_both_sides(app: App, either: NodePeer, name: str, value: Any):  # B1
+    bullmq = bullmq_of(app)
+    queue, events = either.queue(name), either.events(name)
+
+    @app.task(name="mine", queue=name)
+    async def mine(context: JobContext) -> None:
+        await bullmq.update_progress(context.ref, value)
+
+    job = await mine.enqueue()
+    async with app.worker(queues=[name]):
+        await queue.finished(job.id, events)
+    assert queue.job(job.id)["progress"] == value
+    event = await either.receive_async("event", handle=events, event="progress")
+    assert event["fields"]["data"] == value
+    theirs = queue.add("theirs", {"steps": [["progress", value]]})
+    with either.working(name):
+        await queue.finished(theirs["id"], events)
+    assert await bullmq.progress(JobRef(name, theirs["id"])) == value
+
+
+async def test_native_verbs_refuse_a_job_that_does_not_exist(app: App, name: str):
+    for verb in (bullmq_of(app).update_data, bullmq_of(app).update_progress):
+        with pytest.raises(JobNotFound, match="there is no job"):
+            await verb(JobRef(name, "404"), {"a": 1})
+
+
+async def test_a_handler_that_lost_its_job_cannot_let_it_wait(app: App, name: str):  # B5, X3
+    bullmq, engine = bullmq_of(app), app._core.engine
+    found: list[type[BaseException]] = []
+
+    @app.task(name="sum", queue=f"{name}-parents")
+    async def total(context: JobContext) -> None:
+        await bullmq.add(f"{name}-children", "child", {}, parent=context.ref)
+        client = engine.inner._connections.for_threads()  # type: ignore[attr-defined]
+        client.set(f"bull:{name}-parents:{context.id}:lock", "another worker")
+        try:
+            await bullmq.wait_for_children(context)
+        except ClaimLost:
+            found.append(ClaimLost)
+
+    job = await total.enqueue()
+    async with app.worker(queues=[f"{name}-parents"]):
+        await eventually(lambda: found)
+    assert (await app.jobs.get(job.ref)).status is JobStatus.RUNNING, "the other worker's"

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from onward import App
+from onward.engine.values import ClaimRequest
 from tests.interop.bullmq.peer import NodePeer
 from tests.worker.harness import eventually
 
@@ -71,3 +72,16 @@ async def test_a_rate_that_node_set_holds_for_our_worker(app: App, node6: NodePe
             queue("removeRateLimitKey")
             await eventually(lambda: queue.getJobCounts("completed") == {"completed": 6})
     assert queue.getJobCounts("waiting", "active") == {"waiting": 4, "active": 0}
+
+
+async def test_a_queue_that_node_closed_for_a_while_gives_us_nothing(app: App, either: NodePeer, name: str):  # B8
+    queue = either.queue(name)
+    queue.add("note", {})
+    queue("rateLimit", 3_600_000)
+    request = ClaimRequest(worker_id="w", queues=(name,), slots=1)
+    answer = await app._core.engine.claim(request)
+    assert answer.claims == ()
+    assert answer.retry_after is not None
+    assert 3000 < answer.retry_after <= 3600
+    queue("removeRateLimitKey")
+    assert len((await app._core.engine.claim(request)).claims) == 1

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from onward import App
+from onward import App, JobContext
+from onward.cron import Cron
 from onward.engines.bullmq.cron_pattern import UnreadablePattern
+from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.schedules import next_time
 from tests.interop.bullmq.peer import NodePeer
 from tests.worker.harness import eventually
@@ -123,3 +126,84 @@ def test_patterns_and_zones_come_due_when_nodes_cron_parser_says(request: pytest
             assert not isinstance(ours, int), (case, theirs)
         else:
             assert ours == theirs, case
+
+
+# Schedules of Onward's own
+
+
+async def test_node_lists_a_schedule_of_ours_and_we_list_nodes(app: App, either: NodePeer, name: str):  # B1, X1
+    queue = either.queue(name)
+
+    @app.task(name="digest", queue=name)
+    async def digest(user: int) -> None: ...
+
+    await app.schedules.set(f"{name}-ours", digest.job(user=7), "30 6 * * mon-fri", timezone="Europe/Berlin")
+    daily = {"pattern": "0 7 * * *", "tz": "UTC"}
+    queue("upsertJobScheduler", "theirs", daily, {"name": "digest", "data": {"user": 8}})
+    queue("upsertJobScheduler", "often", {"every": 500}, {"name": "digest"})
+    seen = {known["key"]: known for known in queue("getJobSchedulers")}
+    assert seen.keys() == {f"{name}-ours", "theirs", "often"}
+    ours = seen[f"{name}-ours"]
+    assert (ours["name"], ours["pattern"], ours["tz"]) == ("digest", "30 6 * * mon-fri", "Europe/Berlin")
+    assert ours["template"]["data"] == {"user": 7}
+
+    async def listed() -> bool:  # a queue that only Node knows is found within five seconds
+        names = {schedule.name for schedule in await app.schedules.list()}
+        return {f"{name}-ours", f"{name}/theirs", f"{name}/often"} <= names
+
+    await eventually(listed)
+    theirs = await app.schedules.get(f"{name}/theirs")
+    assert (theirs.trigger, theirs.job.payload) == (Cron("0 7 * * *", "UTC"), '{"user":8}')
+    assert theirs.next_at is not None
+    assert round(theirs.next_at.timestamp() * 1000) == seen["theirs"]["next"]
+    assert (await app.schedules.get(f"{name}/often")).trigger.length == timedelta(milliseconds=500)  # type: ignore[union-attr]
+    for known in seen:
+        queue("removeJobScheduler", known)
+
+
+async def test_a_schedule_of_nodes_is_paused_resumed_and_deleted_from_here(app: App, either: NodePeer, name: str):  # X1
+    queue = either.queue(name)
+    daily = {"pattern": "0 7 * * *", "tz": "UTC"}
+    queue("upsertJobScheduler", "theirs", daily, {"name": "digest", "opts": {"attempts": 4}})
+    before = queue("getJobSchedulers")
+
+    async def listed() -> bool:
+        return f"{name}/theirs" in {schedule.name for schedule in await app.schedules.list()}
+
+    await eventually(listed)
+    assert (await app.schedules.pause(f"{name}/theirs")).paused
+    assert queue("getJobSchedulers") == []
+    assert queue("getDelayed") == []
+    await app.schedules.resume(f"{name}/theirs")
+    (after,) = queue("getJobSchedulers")
+    assert [{**after, "offset": None}] == [{**known, "offset": None} for known in before]
+    await app.schedules.delete(f"{name}/theirs")
+    assert queue("getJobSchedulers") == []
+
+
+async def test_node_and_two_workers_run_each_turn_of_a_schedule_once(
+    url: str, app: App, either: NodePeer, name: str
+):  # B1, X1
+    ran: list[str] = []
+
+    def declare(app: App) -> None:
+        @app.schedule(every=timedelta(seconds=1), name=name)
+        @app.task(name="tick", queue=name)
+        async def tick(context: JobContext) -> None:
+            ran.append(context.ref.id)
+
+    declare(app)
+    queue = either.queue(name)
+    async with App(engine=BullMQEngine(url)) as second:
+        declare(second)
+        with either.working(name):
+            async with app.worker(queues=[name]), second.worker(queues=[name]):
+                await eventually(lambda: queue("getCompletedCount") >= 5, timeout=60)
+    queue("removeJobScheduler", name)
+    done = queue("getCompleted")
+    turns = [int(job["id"].rpartition(":")[2]) for job in done]
+    assert len(turns) == len(set(turns)) >= 5
+    assert {turn % 1000 for turn in turns} == {0}, "counted from 1970, whichever side made the next"
+    assert {job["attemptsStarted"] for job in done} == {1}
+    assert len(ran) == len(set(ran))
+    assert set(ran) <= {job["id"] for job in done}

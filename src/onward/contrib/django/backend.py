@@ -23,6 +23,7 @@ from onward.core import core_of
 from onward.engine.capabilities import Feature
 from onward.errors import InvalidValue
 from onward.job import JobRef, NewJob
+from onward.loop_thread import refuse_inside_loop
 from onward.validation import encode_json
 
 _LOWEST: Final = 100
@@ -57,6 +58,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         Raises:
             InvalidTask: the task or its arguments cannot be stored. Nothing was written.
         """
+        refuse_inside_loop("task.enqueue", "await task.aenqueue(…)")
         self.validate_task(task)
         app = self.store.app
         result = new_result(task, "", args, kwargs, enqueued_at=timezone.now())
@@ -75,7 +77,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
                 run_at=run_at,
                 max_attempts=self.store.max_attempts,
             )
-            (handle,) = app.enqueue_many_sync([job], connection=self.store.connection())
+            (handle,) = app.sync.enqueue_many([job], connection=self.store.connection())
         except InvalidValue as error:
             raise InvalidTask(f"{task.module_path} cannot be enqueued: {error}") from error
         change(result, id=self.id_of(handle.ref))

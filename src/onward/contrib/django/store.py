@@ -118,13 +118,8 @@ class Store:
         """Give the request's own connection, for the job to be stored on; None: the jobs are elsewhere."""
         if self.database is None:
             return None
-        connection: Any = connections[self.database]
-        if connection.vendor != "sqlite":
-            known: Connection = connection  # Onward takes it as it is
-            return known
-        connection.ensure_connection()
-        driver: Connection = connection.connection
-        return driver
+        connection: Connection = connections[self.database]
+        return connection
 
 
 def _postgresql(connection: Any) -> str:

@@ -105,6 +105,7 @@ class BlockingClaim:
         self._connection_id = 0
         """The id of the connection, by which the server can be told to unblock it."""
         self._retry_delay = _MIN_RETRY_DELAY
+        self._is_blocked = False
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="onward-bullmq-blocking-claim")
 
@@ -149,6 +150,13 @@ class BlockingClaim:
             return False
         await self._store.run_plan(_unblock(self._connection_id))
         return True
+
+    async def step_aside(self) -> None:
+        """Wait no more until the next claim finds too little: the next marker is for another worker."""
+        self._more_requested.clear()
+        if self._is_blocked and self._connection_id:
+            await self._store.run_plan(_unblock(self._connection_id))
+        self._more_requested.clear()
 
     async def stop(self) -> None:
         """Wait no more. What has been brought, or comes yet, goes back."""
@@ -201,7 +209,16 @@ class BlockingClaim:
                 continue
             if self._stopping.is_set():
                 return
-            notified, found = await self._block_once(client, queues)
+            if not self._more_requested.is_set():  # stepped aside meanwhile
+                self.reserved_slots = 0
+                continue
+            self._is_blocked = True
+            try:
+                notified, found = await self._block_once(client, queues)
+            finally:
+                self._is_blocked = False
+            if not self._more_requested.is_set():
+                self.reserved_slots = 0
             self._retry_delay = _MIN_RETRY_DELAY
             if notified:
                 self._more_requested.clear()

@@ -44,7 +44,12 @@ _EMULATED_OR_ABSENT: Final = {
     Feature.USAGE: absent("BullMQ keeps its own metrics, by the minute: bull:<queue>:metrics:completed"),
     Feature.WEBHOOKS: absent("this version has them on SQLite and PostgreSQL; here, listen by app.events()"),
     Feature.BATCHES: absent("BullMQ has flows of its own: bullmq_of(app).add_flow(…)"),
-    Feature.SCHEDULES: absent("BullMQ has its own job schedulers, whose next job is added when one is taken"),
+    Feature.SCHEDULES: emulated(
+        "BullMQ's job schedulers, which Node lists and runs too; what they cannot say, such as a pause, is kept under "
+        "onward:"
+    ),
+    Feature.MISSED_TURNS: absent('BullMQ runs one job for all turns that were missed: missed="once"'),
+    Feature.FIRING: absent("BullMQ's protocol fires schedules: the worker that takes a job adds the next"),
     Feature.LATE_OUTCOMES: absent("BullMQ's lock goes when its time is up, and nothing else says whose the job is"),
     Feature.CHANGE_TIMES: absent("BullMQ keeps when a job was added, taken and ended, and no other time"),
 }

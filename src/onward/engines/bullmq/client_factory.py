@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -32,6 +34,8 @@ _FULL_REMEDY: Final = "give it more memory, or remove finished jobs"
 _REPLICA_REMEDY: Final = "give the address of the master, or of the sentinels"
 _RAISED_IN_SCRIPT: Final = re.compile(r"-(OOM|READONLY) ")
 """The code of an error within a script: before Redis 7 the reply itself begins with ERR."""
+_PROBE_TIMEOUT: Final = 3.0
+"""Seconds in which a server should begin to speak TLS."""
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds, in which a busy event loop must get round to it too."""
 
@@ -43,7 +47,8 @@ class Server:
         """Read a URL.
 
         ``redis://host:6379/0``, ``rediss://`` with TLS, ``unix:///path?db=0``; with ``sentinel=name`` the hosts, joined
-        by commas, are sentinels and the name is that of the master; with ``cluster=on`` it is a node of a cluster.
+        by commas, are sentinels and the name is that of the master; with ``cluster=on`` they are nodes of a cluster, of
+        which one that answers is enough.
         """
         address, _, query = check_credentials(url).partition("?")
         settings = dict(parse_qsl(query, keep_blank_values=True))
@@ -53,16 +58,26 @@ class Server:
         parts = urlsplit(address)
         self._parts = parts
         self._sentinels: list[tuple[str, int]] = []
+        self._nodes: list[tuple[str, int]] = []
+        """The nodes of a cluster, or the one server."""
         try:
+            if self.master is not None:
+                self._sentinels = _hosts(parts.netloc, default_port=26379)
+            elif parts.scheme != "unix":
+                self._nodes = _hosts(parts.netloc, default_port=6379)
+                if self.is_cluster and len(self._nodes) > 1:
+                    login, at, _ = parts.netloc.rpartition("@")
+                    self._url = self._url.replace(parts.netloc, f"{login}{at}{_host_text(*self._nodes[0])}", 1)
+                    self._parts = parts = urlsplit(self._url.partition("?")[0])
             if self.master is None:
                 redis.ConnectionPool.from_url(self._url)
-            else:
-                for host in parts.netloc.rpartition("@")[2].split(","):
-                    name, _, port = host.partition(":")
-                    self._sentinels.append((name, int(port or 26379)))
         except ValueError as error:
             rule = f"is no address of a Redis server: {hide_quoted(str(error))}"
             raise InvalidValue("url", self._shown, rule) from None
+        database = settings.get("db") or parts.path.strip("/") or "0"
+        if self.is_cluster and database != "0":
+            rule = f"names the database {database}, and a cluster has only database 0: remove it from the URL"
+            raise InvalidValue("url", self._shown, rule)
 
     @property
     def address(self) -> Mapping[str, Any]:
@@ -91,7 +106,10 @@ class Server:
         """Make a plain client, for threads."""
         options: dict[str, Any] = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
         if self.is_cluster:
-            return redis.RedisCluster.from_url(self._url, **_cluster_options(options))  # type: ignore[return-value]
+            nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._nodes]  # type: ignore[no-untyped-call]
+            return redis.RedisCluster.from_url(  # type: ignore[return-value]
+                self._url, startup_nodes=nodes, **_cluster_options(options)
+            )
         if self.master is not None:
             sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
                 self._sentinels, **self._credentials, socket_timeout=_CONNECT_TIMEOUT
@@ -110,7 +128,10 @@ class Server:
         options: dict[str, Any] = {**_OPTIONS, "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
         if self.is_cluster:
             options["socket_timeout"] += blocking_timeout
-            return DriverClient(redis.asyncio.RedisCluster.from_url(self._url, **_cluster_options(options)))
+            nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in self._nodes]
+            return DriverClient(
+                redis.asyncio.RedisCluster.from_url(self._url, startup_nodes=nodes, **_cluster_options(options))
+            )
         return Multiplexer(
             DriverConnector(self._async_pool(options), timeout=_RESPONSE_TIMEOUT + blocking_timeout),
             max_connections=max_connections,
@@ -163,9 +184,13 @@ class Server:
             raise StoreFull(f"{self} is full ({error})", remedy=_FULL_REMEDY) from error
         except exceptions.ReadOnlyError as error:
             raise StoreReadOnly(f"{self} is a replica ({error})", remedy=_REPLICA_REMEDY) from error
-        except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
+        except exceptions.NoPermissionError as error:
+            raise self._permission_missing(error) from error
+        except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             remedy = "check the user and the password in the URL"
-            raise StoreUnavailable(f"{self} does not let us in ({error})", remedy=remedy) from error
+            raise StoreUnavailable(f"{self} refuses the login ({error})", remedy=remedy) from error
+        except (exceptions.MovedError, exceptions.AskError) as error:
+            raise self._is_cluster_node(error) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             message = f"{self} does not answer ({error}): is it running, and is this its address?"
             raise StoreUnavailable(message) from error
@@ -176,19 +201,91 @@ class Server:
                 raise StoreFull(f"{self} is full ({error})", remedy=_FULL_REMEDY) from error
             if code == "READONLY":
                 raise StoreReadOnly(f"{self} is a replica ({error})", remedy=_REPLICA_REMEDY) from error
+            if re.match(r"(MOVED|ASK|CROSSSLOT|CLUSTERDOWN)\b", str(error)):
+                raise self._is_cluster_node(error) from error
+            if "NOPERM" in str(error) or "ACL failure in script" in str(error):
+                raise self._permission_missing(error) from error
             if "WRONGTYPE" in str(error):
                 message = f"{self} has something else where BullMQ's keys should be ({error})"
                 raise StoreCorrupt(message, remedy="choose another prefix") from error
             if "MISCONF" in str(error) or "NOREPLICAS" in str(error):
                 raise StoreReadOnly(f"{self} takes no writes now: {error}") from error
             raise StoreUnavailable(f"{self} would not do it: {error}") from error
+        except exceptions.RedisClusterException as error:
+            remedy = "give a node of the cluster that runs, or several: redis://one:6379,two:6379?cluster=on"
+            if "mode is not enabled" in str(error):
+                remedy = "it is no cluster: remove cluster=on from the URL"
+            raise StoreUnavailable(f"{self}: {error}", remedy=remedy) from error
         except exceptions.RedisError as error:
             raise StoreUnavailable(f"{self}: {error}") from error
+
+    def _is_cluster_node(self, error: Exception) -> StoreUnavailable:
+        if self.is_cluster:
+            return StoreUnavailable(f"{self}: {error}", remedy="see CLUSTER INFO: some slots may have no node")
+        remedy = "add cluster=on and a prefix in braces to the URL: ?cluster=on&prefix={bull}"
+        return StoreUnavailable(f"{self} is a node of a Redis Cluster ({error})", remedy=remedy)
+
+    def _permission_missing(self, error: Exception) -> StoreUnavailable:
+        user = self._credentials["username"] or "default"
+        if "key" in str(error):
+            what = "keys that Onward needs"
+            remedy = f"ACL SETUSER {user} ~bull:* ~onward:* (with prefix=: ~PREFIX:* ~onward:PREFIX:*)"
+        else:
+            what = "a command that Onward needs"
+            remedy = f"ACL SETUSER {user} +@all, or add the command that the message names"
+        return StoreUnavailable(f"{self} denies the user {user} {what} ({error})", remedy=remedy)
+
+    def check_tls(self) -> None:
+        """Refuse ``rediss://`` to a port without TLS: such a server waits for the rest of a command, and says nothing.
+
+        Raises:
+            StoreUnavailable: the server answers, and not by TLS.
+        """
+        if self._parts.scheme != "rediss" or self.master is not None:
+            return
+        for host, port in self._nodes:
+            if _speaks_tls(host, port) or not _speaks_plain(host, port):
+                continue
+            message = f"{self} does not speak TLS on port {port}"
+            raise StoreUnavailable(message, remedy="use redis:// for this port, or give the port for TLS")
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # only whether it speaks TLS; the client itself verifies
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_TIMEOUT) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except OSError:
+        return False
+    return True
+
+
+def _speaks_plain(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_TIMEOUT) as plain:
+            plain.sendall(b"PING\r\n")
+            return plain.recv(1) in {b"+", b"-"}
+    except OSError:
+        return False
 
 
 def _sentinels_of(pool: Any) -> list[Any]:
     manager = getattr(pool, "sentinel_manager", None)
     return list(getattr(manager, "sentinels", ()))
+
+
+def _hosts(netloc: str, *, default_port: int) -> list[tuple[str, int]]:
+    found = []
+    for host in netloc.rpartition("@")[2].split(","):
+        parts = urlsplit(f"//{host}")
+        found.append((parts.hostname or "localhost", parts.port or default_port))
+    return found
+
+
+def _host_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class DriverConnector:

@@ -20,6 +20,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -49,6 +50,7 @@ from onward.engines.bullmq import (
     leases,
     maintenance,
     queries,
+    schedule_store,
     schedules,
     settle,
 )
@@ -58,12 +60,14 @@ from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
+from onward.engines.bullmq.presence import Presence
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.work_signals import Listener
 from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import Release
+from onward.lifecycle import Release, Snooze
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -110,6 +114,7 @@ class BullMQEngine:
         self._prioritized = enqueue.Prioritized(self._requested_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
+        self._presence = Presence(self.server, prefix)
         self.registry = QueueRegistry(self.keys, can_scan=not self.server.is_cluster)
         self._listener = Listener(self.server, self.keys, self.registry, self)
         self._event_stream = EventStream(self.server, self.keys, self.registry, self.run_plan)
@@ -129,6 +134,7 @@ class BullMQEngine:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             patterns = run(self._register_prioritized(), client)
         self._prioritized = enqueue.Prioritized(patterns)
@@ -144,6 +150,7 @@ class BullMQEngine:
     async def close(self) -> None:
         """Let go of all connections."""
         await self._listener.close()
+        await asyncio.to_thread(self._presence.hide)
         await self._connections.close()
 
     async def confirm_restore(self) -> None:
@@ -154,6 +161,7 @@ class BullMQEngine:
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> EngineInfo:
+        self.server.check_tls()
         with self.server.translate_errors(), self.server.connected() as client:
             facts = run(diagnostics.collect(self.keys), client)
         return EngineInfo(
@@ -238,6 +246,7 @@ class BullMQEngine:
         connection: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
+        await self._step_aside(settlements)
         lost = await self.run_plan(settle.settle(self.keys, settlements, metrics=self._metrics))
         self._notify_settled(settlements)
         return lost
@@ -273,6 +282,7 @@ class BullMQEngine:
         request = exchange.request
         if request is None and not exchange.settlements and not exchange.starts:
             return Exchanged()
+        await self._step_aside(exchange.settlements)
         rotation = claims.Rotation() if request is None else self._rotation(request)
         plan = settle.exchange(self.keys, self.registry, exchange, rotation, metrics=self._metrics)
         answer, result = await self.run_plan(plan)
@@ -309,6 +319,20 @@ class BullMQEngine:
         if len(found.claims) < min(request.slots, claims.MAX_JOBS) and not request.gives_way:
             self._listener.request_more(request, found, may_pipeline=may_pipeline)
 
+    async def _step_aside(self, settlements: Sequence[Settlement]) -> None:
+        """Leave the marker of a job that is put back for another worker to that worker.
+
+        A marker wakes one worker and has the time at which the job is due. If a wait of this process takes it, an idle
+        worker of Node's learns of the job only when its own wait ends, seconds later, and the job comes back here.
+        """
+        queues = {
+            settlement.claim.ref.queue
+            for settlement in settlements
+            if isinstance(settlement.outcome, Snooze) and settlement.outcome.is_put_back
+        }
+        if queues:
+            await self._listener.step_aside(queues)
+
     def notify(self, queues: Iterable[str]) -> None:
         """Tell this process's own workers that there may be work."""
         self._listener.notify(queues)
@@ -318,16 +342,21 @@ class BullMQEngine:
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self.run_plan(leases.heartbeat(self.keys, worker, claims))
+        reply = await self.run_plan(leases.heartbeat(self.keys, worker, claims))
+        await asyncio.to_thread(self._presence.show, worker.id, worker.queues)
+        return reply
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         with self.server.translate_errors():
-            return run(leases.heartbeat(self.keys, worker, claims), self._connections.for_heartbeat())
+            reply = run(leases.heartbeat(self.keys, worker, claims), self._connections.for_heartbeat())
+        self._presence.show(worker.id, worker.queues)
+        return reply
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
         await self._listener.deregister(worker_id)
+        await asyncio.to_thread(self._presence.hide, worker_id)
         await self.run_plan(leases.deregister(self.keys, worker_id))
 
     async def report(
@@ -484,6 +513,39 @@ class BullMQEngine:
         """See the contract."""
         return await self.run_plan(maintenance.prune(self.keys, self.registry, term, limit, self._sweep))
 
+    # ScheduleStore
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        entries = await self.run_plan(schedule_store.read(self.keys, self.registry))
+        return [entry.schedule for entry in entries]
+
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
+        """See the contract."""
+
+        async def save() -> Schedule:
+            plan = schedule_store.save(self.keys, self.registry, schedule, self._prioritized)
+            saved = await self.run_plan(plan)
+            self._listener.notify({schedule.job.queue})
+            return saved
+
+        return await self._change(save, audit, lambda _: 1)
+
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change(
+            lambda: self.run_plan(schedule_store.delete(self.keys, self.registry, name)), audit, int
+        )
+
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:  # noqa: ARG002 - none is due here
+        """See the contract."""
+        return await self.run_plan(schedule_store.now(self.keys))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """Absent: see the capabilities."""
+        del schedule, firing
+        raise Unsupported(CAPABILITIES.engine, Feature.FIRING, CAPABILITIES.features[Feature.FIRING].note)
+
     # AccessStore
 
     async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
@@ -522,7 +584,12 @@ class BullMQEngine:
         """See the contract."""
         return await self._change(lambda: self.run_plan(access.delete_session(self.keys, digest)), audit, int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(
+        self,
+        record: AuditRecord,
+        *,
+        operation: JobRef | None = None,  # noqa: ARG002 - there are no roles
+    ) -> bool:
         """See the contract."""
         return await self.run_plan(access.record(self.keys, record))
 

@@ -28,6 +28,7 @@ class Keys:
         self.generation = f"{self.onward_root}generation"
         self.prioritized = f"{self.onward_root}prioritized"
         self.idempotency_keys = f"{self.onward_root}idempotency_keys"
+        self.schedules = f"{self.onward_root}schedules"
         self.tokens = f"{self.onward_root}tokens"
         self.tokens_used = f"{self.onward_root}tokens_used"
         self.tokens_revoked = f"{self.onward_root}tokens_revoked"

@@ -18,18 +18,18 @@ whose queue and name are these runs them, and so does a Node worker.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from onward.engine.values import QueueChange
+from onward.engine.values import Claim, QueueChange
 from onward.engines.bullmq import enqueue, rows, schedules
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.native_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
 from onward.engines.bullmq.plan_runner import Plan, script
-from onward.errors import InvalidValue, PayloadTooLarge
+from onward.errors import ClaimLost, InvalidValue, JobNotFound, PayloadTooLarge
 from onward.job import Enqueued, EnqueueStatus, JobRef
 from onward.validation import MAX_PAYLOAD, check_at_least, check_text, encode_json
 
@@ -74,14 +74,31 @@ class Scheduler(NamedTuple):
     data: Any
 
 
+class HandlerAccess(NamedTuple):
+    """What is known of handlers above the engine."""
+
+    claim_of: Callable[[Any], Claim]
+    """Reads the claim of a handler's context."""
+    do_not_retry: Callable[[str], Exception]
+    """Makes the exception that fails a job for good."""
+
+
 class BullMQ:
     """The verbs of one BullMQ."""
 
-    def __init__(self, engine: BullMQEngine, *, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(
+        self,
+        engine: BullMQEngine,
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        handlers: HandlerAccess | None = None,
+    ) -> None:
+        """``handlers``: for :meth:`wait_for_children`."""
         self._engine = engine
         self._keys = engine.keys
         self._prefix = engine.keys.prefix
         self._max_payload = max_payload
+        self._handlers = handlers
 
     def _script(self, name: str, queue: str, *values: Any) -> Plan[Any]:
         return _command(*script(name, self._keys, [self._keys.meta(queue)], *values))
@@ -155,6 +172,71 @@ class BullMQ:
         answers = await self._engine.run_plan(plan())
         self._engine.notify(queues)
         return answers
+
+    async def update_data(self, ref: JobRef, data: Any) -> None:
+        """Replace a job's data, as Node's ``job.updateData``: its next attempt has it.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        await self._update(ref, "data", encode_json(data, field="data", max_size=self._max_payload))
+
+    async def update_progress(self, ref: JobRef, progress: Any) -> None:
+        """Store a job's progress, any JSON value, as Node's ``job.updateProgress``; listeners get an event.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        await self._update(ref, "progress", encode_json(progress, field="progress", max_size=self._max_payload))
+
+    async def _update(self, ref: JobRef, field: str, text: str) -> None:
+        if not await self._engine.run_plan(self._script("update_job", ref.queue, ref.id, field, text)):
+            raise JobNotFound(f"there is no job {ref}")
+
+    async def progress(self, ref: JobRef) -> Any:
+        """Read a job's progress as it was stored: a number, an object, a list or a string; None: none was stored."""
+        key = f"{self._keys.base(ref.queue)}{ref.id}"
+        return rows.value_of(await self._engine.run_plan(_command("HGET", key, "progress")))
+
+    # Children
+
+    async def children_values(self, ref: JobRef) -> dict[str, Any]:
+        """Read what a job's children have returned, by their keys (``bull:queue:id``), as ``job.getChildrenValues``."""
+        found = await self._children(ref, "processed")
+        return {key: rows.value_of(text) for key, text in found.items()}
+
+    async def ignored_children_failures(self, ref: JobRef) -> dict[str, str]:
+        """Read why children failed whose failure was ignored, by their keys, as ``job.getIgnoredChildrenFailures``."""
+        return await self._children(ref, "failed")
+
+    async def _children(self, ref: JobRef, kind: str) -> dict[str, str]:
+        key = f"{self._keys.base(ref.queue)}{ref.id}:{kind}"
+        fields = await self._engine.run_plan(_command("HGETALL", key))
+        return fields if isinstance(fields, dict) else rows.pairs(fields)
+
+    async def wait_for_children(self, context: Any) -> bool:
+        """Let the job that a handler runs wait for its children; True: it waits, and the handler must return at once.
+
+        The last child makes the job ready, and its handler runs from the start, at no cost of an attempt: keep in the
+        data where to go on (:meth:`update_data`). False: no child is pending.
+
+        Args:
+            context: what the handler was given.
+
+        Raises:
+            ClaimLost: the job is no longer this handler's.
+            DoNotRetry: a child has failed, and its failure was to fail the parent.
+        """
+        if self._handlers is None:
+            raise InvalidValue("context", context, "can only be used with bullmq_of(app)")
+        claim = self._handlers.claim_of(context)
+        queue, id, token, _ = claim.token
+        answer = await self._engine.run_plan(self._script("wait_for_children", str(queue), id, token))
+        if answer == "lost":
+            raise ClaimLost(f"job {claim.ref} is no longer held by this worker")
+        if answer == "failed":
+            raise self._handlers.do_not_retry(f"a child of job {claim.ref} has failed")
+        return bool(answer == "waiting")
 
     async def remove_deduplication_key(self, queue: str, id: str) -> bool:
         """Let another job of a deduplication id in from now on; answer whether there was one that stood for it."""

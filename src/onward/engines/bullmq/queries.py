@@ -6,7 +6,6 @@ with the time of each, and then as many whole jobs as a page needs.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +17,7 @@ from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, W
 from onward.engines.bullmq import leases, rows
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import Command, Plan, script
+from onward.engines.bullmq.presence import MARK, connection_name
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
@@ -170,13 +170,14 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
 def has_foreign_workers(keys: Keys, queue: str) -> Plan[bool]:
     """Say whether a BullMQ worker is connected for the queue: its connections carry the queue's name, encoded."""
     (clients,) = yield [("CLIENT", "LIST")]
-    name = f"{keys.prefix}:{base64.b64encode(queue.encode()).decode()}"
+    name = connection_name(keys.prefix, queue)
     if isinstance(clients, list):
         names = {str(client.get("name", "")) for client in clients}
     else:
         fields = str(clients).split()
         names = {field.removeprefix("name=") for field in fields if field.startswith("name=")}
-    return any(each == name or each.startswith(f"{name}:w:") for each in names)
+    is_ours = f"{name}:w:{MARK}"
+    return any(each == name or (each.startswith(f"{name}:w:") and not each.startswith(is_ours)) for each in names)
 
 
 def logs(keys: Keys, ref: JobRef) -> Plan[list[LogLine]]:

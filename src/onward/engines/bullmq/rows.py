@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onward.clock import MICROSECOND, moment_of
+from onward.clock import moment_of
+from onward.engine.limits import Pace
 from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Retention
 from onward.engines.bullmq import job_options
 from onward.job import Job, JobRef
@@ -204,11 +205,11 @@ def rate_fields(rate: Rate | None) -> dict[str, str]:
     """Write a rate: how far apart permits are, and how far back and late one may reach for them, in microseconds."""
     if rate is None:
         return dict.fromkeys(("spacing", "burst_window", "start_within", "burst", "next_permit_at"), "")
-    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
+    pace = Pace.of(rate)
     return {
-        "spacing": str(spacing),
-        "burst_window": str((rate.burst - 1) * spacing),
-        "start_within": str((rate.slack / 2) // MICROSECOND),
+        "spacing": str(pace.spacing),
+        "burst_window": str(pace.reach),
+        "start_within": str(pace.credit),
         "burst": str(rate.burst),
     }
 

@@ -24,6 +24,18 @@ from onward.errors import InvalidValue
 log = logging.getLogger("onward.engines.bullmq")
 
 
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler says: the job that it makes, and when."""
+
+    name: str
+    data: str
+    """JSON text."""
+    options: dict[str, Any]
+    """The options of its jobs, as Node writes them."""
+    repeat: dict[str, Any]
+    """``pattern`` and ``tz``, or ``every``; and limits. Times in milliseconds since 1970."""
+
+
 class ScheduledJob(NamedTuple):
     """A claimed job of a scheduler, whose next one is to be made."""
 
@@ -37,26 +49,44 @@ class ScheduledJob(NamedTuple):
 def upsert(
     keys: Keys, queue: str, scheduler: str, repeat: Repeat, job: EnqueueRow, members: Mapping[str, Any]
 ) -> Plan[Any]:
-    """Make a scheduler, or change one, with its next job."""
+    """Create or change a scheduler, with its next job: see :func:`put`."""
     (micros,) = yield [script("server_time", keys, [keys.workers])]
     now, repeat_options = int(micros) // 1000, repeat.members
     if (ends := repeat_options.get("endDate")) is not None and now > ends:
         raise InvalidValue("end_date", repeat.end_date, "must be in the future")
-    at: int | str = ""
+    at: int | None = None
     if repeat.pattern is not None:
         found = next_time(repeat.pattern, max(now, repeat_options.get("startDate", 0)), repeat.tz, scheduler)
         if found is None:
             raise InvalidValue("pattern", repeat.pattern, "never comes: there is no such day")
         at = found
-    template = {name: value for name, value in members.items() if name != "attempts" or value}
+    settings = SchedulerSettings(
+        name=job.name,
+        data=job.data,
+        options={name: value for name, value in members.items() if name != "attempts" or value},
+        repeat=repeat_options,
+    )
+    return (yield from put(keys, queue, scheduler, settings, at, now))
+
+
+def put(
+    keys: Keys, queue: str, scheduler: str, settings: SchedulerSettings, at: int | None, now: int
+) -> Plan[tuple[str, Any]]:
+    """Store a scheduler, with its next job.
+
+    ``at`` is when that is due, in milliseconds; None: the store counts the interval. Returns the next job's id and for
+    how many milliseconds it is delayed; or '' and the reason.
+    """
+    template, repeat_options = settings.options, settings.repeat
     next_options = {**template, "timestamp": now, "repeatJobKey": scheduler, "repeat": {**repeat_options, "count": 1}}
     if at:
         next_options["prevMillis"] = at
-    settings = {"name": job.name, **repeat_options}
-    texts = [msgspec.json.encode(value).decode() for value in (settings, template, next_options)]
-    meta = keys.meta(queue)
-    (answer,) = yield [script("upsert_scheduler", keys, [meta], scheduler, at, texts[0], job.data, texts[1], texts[2])]
-    return answer
+    values = {"name": settings.name, **repeat_options}
+    texts = [msgspec.json.encode(value).decode() for value in (values, template, next_options)]
+    arguments = [scheduler, "" if at is None else at, texts[0], settings.data, texts[1], texts[2]]
+    (answer,) = yield [script("upsert_scheduler", keys, [keys.meta(queue)], *arguments)]
+    id, delay = answer
+    return str(id), delay
 
 
 def add_next_jobs(keys: Keys, claimed: Sequence[ScheduledJob], now: int) -> Plan[None]:

@@ -118,6 +118,12 @@ class Listener:
             if name in blocking_claim.queues:
                 await blocking_claim.claim_now()
 
+    async def step_aside(self, names: set[str]) -> None:
+        """Leave the next markers of queues to other workers: this process has just put jobs back for them."""
+        for blocking_claim in list(self._of_this_loop().values()):
+            if any(matches(pattern, name) for pattern in blocking_claim.queues for name in names):
+                await blocking_claim.step_aside()
+
     async def deregister(self, worker_id: str) -> None:
         """Have nothing brought to a worker any more."""
         blocking_claims = self._of_this_loop()

@@ -20,6 +20,7 @@ from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, JobStatus, Move
+from onward.pg.limits.queues import set_limits
 from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import check_queue_name
 
@@ -136,6 +137,14 @@ def configure(schema: Schema, queue_cache: QueueCache, queue: str, change: Queue
         yield schema.statement("update_queue", [queue, msgspec.json.encode(options).decode()])
     if change.lease is not UNSET:
         yield from schema.companion.set_lease(queue, change.lease)
+    pause = [None if each is UNSET else each for each in (change.paused, change.pause_reason, change.paused_by)]
+    if any(each is not UNSET for each in (change.paused, change.pause_reason, change.paused_by)):
+        paused, reason, by = pause
+        has_reason, has_author = change.pause_reason is not UNSET, change.paused_by is not UNSET
+        yield schema.statement("pause", [queue, paused, has_reason, reason, has_author, by])
+    limits_changed = yield from set_limits(schema.companion.name, queue, change)
+    if limits_changed or change.paused is False:
+        yield from notify_queues(schema, [queue])
     (info,) = yield from queries.queues(schema, queue_cache, queue)
     return info
 

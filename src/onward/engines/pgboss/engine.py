@@ -18,6 +18,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -37,7 +38,7 @@ from onward.engine.values import (
     WorkerCommand,
     WorkerInfo,
 )
-from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, settle
+from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.pgboss.queue_cache import QueueCache, SchemaMigrated
 from onward.engines.pgboss.schema_probe import SchemaProbe
 from onward.engines.pgboss.statements import DEFAULT, MIGRATIONS, Schema
@@ -49,10 +50,12 @@ from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
+from onward.pg.companion_store import grant_hint
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
+from onward.pg.limits.queues import FOREIGN_WORKERS
 from onward.pg.listener import Listener
 from onward.pg.migrations import Migrations
 from onward.pg.open_claims import OpenClaims
@@ -60,12 +63,11 @@ from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, Row, Statement, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
 from onward.pg.store_identity import identity_of, same_store
+from onward.schedule import Firing, Missed, Schedule
 
 T = TypeVar("T")
 
 log = logging.getLogger("onward.engines.pgboss")
-
-_NO_LIMITS: Final = "pg-boss has no such limit that Node workers would keep to; use one of its queue policies"
 
 CAPABILITIES: Final = Capabilities(
     engine="pg-boss",
@@ -81,10 +83,10 @@ CAPABILITIES: Final = Capabilities(
             "those who enqueue through Onward"
         ),
         Feature.ORGANISATIONS: emulated("the group of pg-boss 12, and in the data of the job before that"),
-        Feature.PAUSE: absent("pg-boss cannot pause a queue, and Node workers would go on: stop the workers"),
-        Feature.RATE: absent(_NO_LIMITS),
-        Feature.BURST: absent(_NO_LIMITS),
-        Feature.CONCURRENCY: absent(_NO_LIMITS),
+        Feature.PAUSE: emulated(FOREIGN_WORKERS),
+        Feature.RATE: emulated(FOREIGN_WORKERS),
+        Feature.BURST: emulated(FOREIGN_WORKERS),
+        Feature.CONCURRENCY: emulated(f"{FOREIGN_WORKERS}, but their active jobs count"),
         Feature.WEIGHT: absent("pg-boss has no place for weights: give workers the queues they are to take"),
         Feature.PATTERNS: emulated("over the queues there are; one that Node makes is found within a second"),
         Feature.QUEUES_BY_USE: absent(
@@ -104,7 +106,13 @@ CAPABILITIES: Final = Capabilities(
             "others are found by polling"
         ),
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
-        Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: pgboss_of(app).schedule(…)"),
+        Feature.SCHEDULES: emulated(
+            "in pg-boss's own table; fired by any Node instance or by Onward's leader, each turn once. Paused ones are "
+            "kept in Onward's companion schema"
+        ),
+        Feature.INTERVALS: absent("pg-boss has cron expressions only: */5 * * * * is every five minutes"),
+        Feature.MISSED_TURNS: absent('pg-boss skips the turns that nobody fired within a minute: missed="skip"'),
+        Feature.FIRING: absent("pg-boss's own protocol fires schedules, in the same places as Node does"),
         Feature.THROTTLE: absent("pg-boss has its own: pgboss_of(app).send_throttled(…) and send_debounced(…)"),
         Feature.ARCHIVE: absent("ended jobs go by pg-boss's own keep times, and since version 11 it has no archive"),
         Feature.USAGE: absent("what pg-boss keeps is its own: count its jobs by app.jobs.count(…)"),
@@ -118,6 +126,7 @@ CAPABILITIES: Final = Capabilities(
     status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
     has_global_ids=False,
+    default_missed=Missed.SKIP,
 )
 
 _MAX_TRIES: Final = 5
@@ -147,23 +156,25 @@ class PgBossEngine(AccessVerbs):
             url: where the database is, as libpq reads it.
             schema: where in it pg-boss is.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
-            supervise: whether to do what a Node instance does besides: expiry, retention and cron.
+            supervise: whether to do what a Node instance does besides: expiry, retention and Node's own schedules.
             listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
             clock: for tests; the database's own unless given.
         """
-        self.database = Database(url)
         self.schema = Schema(schema, clock=clock)
+        hint = grant_hint(self.schema.name, self.schema.companion.name)
+        self.database = Database(url, grant_hint=hint)
         self.queue_cache = QueueCache(self.schema, CAPABILITIES)
         self.notifies = notify
         self.supervises = supervise
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if listen_url is None else Database(listen_url)
+        self._direct = self.database if listen_url is None else Database(listen_url, grant_hint=hint)
         self._listener = Listener(self._direct, self.schema.channel)
         self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
         self.ids = enqueue.IdGenerator()
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = OpenClaims()
+        self._cron_check = cron.CronCheck()
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
         self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
         self._access = AccessTables(self.schema.companion.name, clock=clock)
@@ -304,11 +315,19 @@ class PgBossEngine(AccessVerbs):
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        return await self.run_plan(lambda: self._claim(request))
+        is_atomic = self.queue_cache.has_limits  # a claim without limits needs no transaction
+        claimed = await self._claim(request, is_atomic=is_atomic)
+        if claimed is None:
+            claimed = await self._claim(request, is_atomic=True)
+        return claimed or Claims()
 
-    def _claim(self, request: ClaimRequest) -> Plan[Claims]:
+    async def _claim(self, request: ClaimRequest, *, is_atomic: bool) -> Claims | None:
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
-        return claims.claim(self.schema, self.queue_cache, request, round_robin, self._batches)
+
+        def plan() -> Plan[Claims | None]:
+            return claims.claim(self.schema, self.queue_cache, request, round_robin, self._batches, is_atomic=is_atomic)
+
+        return await self.run_plan(plan, atomic=is_atomic)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
@@ -473,19 +492,35 @@ class PgBossEngine(AccessVerbs):
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract. Jobs become ready by themselves: it only says when the next does.
 
-        Where we supervise, it also lets go what waited for other jobs, and sends what is due by the clock.
+        Fires the schedules whose turn has come. With ``supervise`` it also unblocks jobs whose dependencies have ended.
         """
         batch = await self.run_plan(lambda: maintenance.promote(self.schema, self.queue_cache))
+        fired = await self._fire_schedules(term)
+        next_in = min((each for each in (batch.next_in, fired.next_in) if each is not None), default=None)
         if not self.supervises:
-            return batch
+            return MaintenanceResult(queues=fired.queues, next_in=next_in)
         unblocked = await self.run_plan(lambda: maintenance.unblock(self.schema, term, limit))
-        sent = await self.run_plan(
-            lambda: cron.send_due_schedules(self.schema, self.queue_cache, term, self.ids, notify=self.notifies),
+        return MaintenanceResult(
+            changed=unblocked.changed, queues=unblocked.queues | fired.queues, more=unblocked.more, next_in=next_in
+        )
+
+    async def _fire_schedules(self, term: Term) -> cron.Fired:
+        if self.schema.companion.now is None and not self._cron_check.is_due:
+            return cron.Fired()
+        fired = await self.run_plan(
+            lambda: cron.send_due_schedules(
+                self.schema,
+                self.queue_cache,
+                term,
+                self.ids,
+                self._cron_check,
+                notify=self.notifies,
+                supervises=self.supervises,
+            ),
             atomic=True,
         )
-        return MaintenanceResult(
-            changed=unblocked.changed, queues=unblocked.queues | sent, more=unblocked.more, next_in=batch.next_in
-        )
+        self._cron_check.mark_fired(fired)
+        return fired
 
     async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
@@ -498,6 +533,36 @@ class PgBossEngine(AccessVerbs):
         if not self.supervises:
             return MaintenanceResult()
         return await self.run_plan(lambda: maintenance.prune(self.schema, term, limit))
+
+    # ScheduleStore
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        return await self.run_plan(lambda: schedules.schedules(self.schema))
+
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
+        """See the contract."""
+        return await self._change_schedules(
+            lambda: schedules.save(self.schema, self.queue_cache, schedule), audit, lambda _: 1
+        )
+
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._change_schedules(lambda: schedules.delete(self.schema, name), audit, int)
+
+    async def _change_schedules(
+        self, plan: Callable[[], Plan[T]], audit: AuditRecord | None, count: Callable[[T], int]
+    ) -> T:
+        return await self.run_plan(lambda: self._access.audited(plan(), audit, count), atomic=True)
+
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:  # noqa: ARG002 - none is due here
+        """See the contract."""
+        return await self.run_plan(lambda: schedules.now(self.schema))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """Absent: see the capabilities."""
+        del schedule, firing
+        raise Unsupported(CAPABILITIES.engine, Feature.FIRING, CAPABILITIES.features[Feature.FIRING].note)
 
     # Driving plans
 

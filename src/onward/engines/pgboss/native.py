@@ -172,7 +172,7 @@ class PgBoss:
     async def schedules(self) -> list[Schedule]:
         """List what is sent by the clock."""
         found = []
-        for queue, key, kind, cron, timezone, data, options in await self._engine.execute("schedules"):
+        for queue, key, kind, cron, timezone, data, options, _ in await self._engine.execute("schedules"):
             parsed = None if data is None else msgspec.json.decode(data)
             found.append(Schedule(queue, key, kind, cron, timezone, parsed, msgspec.json.decode(options or "{}")))
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from onward.clock import micros_of, moment_of
 from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo
 from onward.engines.pgboss.filters import TYPE, Condition, is_id, org_of
@@ -69,13 +71,11 @@ def queues(schema: Schema, queue_cache: QueueCache, pattern: str) -> Plan[list[Q
     """List queues with their depth."""
     queue_cache.invalidate()
     found = yield from queue_cache.matching([pattern])
-    infos = {queue.name: queue.info(queue_cache.configured_lease_of(queue.name)) for queue in found}
+    infos = {queue.name: queue.info(queue_cache.settings_of(queue.name)) for queue in found}
     for name, status, number, oldest in (
         yield schema.statement("queue_counts", [list(infos)], variant=_read_variant(schema))
     ):
         infos[name].counts[JobStatus(status)] = number
         if oldest is not None:
-            infos[name] = QueueInfo(
-                name=name, settings=infos[name].settings, counts=infos[name].counts, oldest_ready_at=oldest
-            )
+            infos[name] = msgspec.structs.replace(infos[name], oldest_ready_at=oldest)
     return list(infos.values())

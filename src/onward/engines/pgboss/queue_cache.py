@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engines.pgboss.rows import Queue
+from onward.engines.pgboss.rows import NO_SETTINGS, CompanionSettings, Queue
 from onward.engines.pgboss.statements import Schema
 from onward.errors import Unsupported
 from onward.pg.plan_runner import Plan
@@ -34,7 +34,7 @@ class QueueCache:
         self._schema = schema
         self._capabilities = capabilities
         self._queues: Mapping[str, Queue] = {}
-        self._leases: Mapping[str, timedelta] = {}
+        self._settings: Mapping[str, CompanionSettings] = {}
         self._refreshed_at = -_TTL_SECONDS
 
     def invalidate(self) -> None:
@@ -47,7 +47,7 @@ class QueueCache:
         if rows and rows[0][-1] != self._schema.probe.version:
             raise SchemaMigrated
         self._queues = {row[0]: Queue(*row[:-1]) for row in rows}
-        self._leases = yield from self._schema.companion.queue_leases()
+        self._settings = {row[0]: CompanionSettings.of(row) for row in (yield self._schema.statement("queue_settings"))}
         self._refreshed_at = time.monotonic()
         return self._queues
 
@@ -88,11 +88,16 @@ class QueueCache:
 
     def lease_of(self, queue: str, requested: timedelta) -> timedelta:
         """Say for how long a silent worker keeps the jobs of a queue."""
-        return self._leases.get(queue, requested)
+        return self.settings_of(queue).lease or requested
 
-    def configured_lease_of(self, queue: str) -> timedelta | None:
-        """Say whether a queue has a lease of its own."""
-        return self._leases.get(queue)
+    def settings_of(self, queue: str) -> CompanionSettings:
+        """Return what Onward keeps about a queue, as it was a moment ago."""
+        return self._settings.get(queue) or NO_SETTINGS
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether any queue had limits a moment ago."""
+        return any(settings.is_limited for settings in self._settings.values())
 
     def _unknown_queue(self, name: str) -> Unsupported:
         near = difflib.get_close_matches(name, [each.name for each in self._queues.values() if not each.is_internal])

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from onward.backoff import Backoff, BackoffKind
-from onward.engine.values import Claim, QueueInfo, QueueSettings, Token
+from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Token
 from onward.job import Job, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import Failure, JobStatus
 from onward.pg import arrays
+from onward.pg.limits.queues import next_permit_of, rate_of
 from onward.pg.plan_runner import Row
 from onward.validation import MAX_SAFE_INTEGER
 
@@ -276,6 +277,34 @@ def _text_in(extras: Mapping[str, Any], name: str, default: str | None) -> str |
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 
+class CompanionSettings(NamedTuple):
+    """What Onward keeps about a queue beside pg-boss."""
+
+    lease: timedelta | None = None
+    paused: bool = False
+    pause_reason: str | None = None
+    paused_by: str | None = None
+    paused_at: datetime | None = None
+    rate: Rate | None = None
+    concurrency: int | None = None
+    next_permit_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> CompanionSettings:
+        """Read a row of ``sql/queue_settings.sql``."""
+        _, lease, paused, reason, by, at, count, period, burst, concurrency, permit_at, now = row
+        rate = rate_of(count, period, burst)
+        return cls(lease, paused, reason, by, at, rate, concurrency, next_permit_of(rate, permit_at, now))
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether claims need permits."""
+        return self.rate is not None or self.concurrency is not None
+
+
+NO_SETTINGS: Final = CompanionSettings()
+
+
 class Queue(msgspec.Struct, frozen=True):
     """A queue as pg-boss has it."""
 
@@ -296,12 +325,18 @@ class Queue(msgspec.Struct, frozen=True):
         """Whether it is for pg-boss's own use."""
         return self.name.startswith("__pgboss__")
 
-    def info(self, lease: timedelta | None) -> QueueInfo:
+    def info(self, companion: CompanionSettings) -> QueueInfo:
         """Say it in our words."""
         limit = 2 if self.retry_limit is None else self.retry_limit
         settings = QueueSettings(
-            lease=lease,
+            paused=companion.paused,
+            pause_reason=companion.pause_reason,
+            paused_by=companion.paused_by,
+            paused_at=companion.paused_at,
+            rate=companion.rate,
+            global_concurrency=companion.concurrency,
+            lease=companion.lease,
             max_attempts=limit + 1,
             backoff=backoff_of(self.retry_delay, self.retry_backoff, self.retry_delay_max),
         )
-        return QueueInfo(name=self.name, settings=settings)
+        return QueueInfo(name=self.name, settings=settings, next_permit_at=companion.next_permit_at)

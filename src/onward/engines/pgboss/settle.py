@@ -86,6 +86,7 @@ def can_exchange_concurrently(queue_cache: QueueCache, settlements: Sequence[Set
     return all(
         isinstance(each.outcome, Complete)
         and queue_cache.policy_of(each.claim.ref.queue) not in POLICIES_LIMITING_ACTIVE
+        and not queue_cache.settings_of(each.claim.ref.queue).is_limited
         for each in settlements
     )
 

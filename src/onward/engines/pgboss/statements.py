@@ -23,6 +23,8 @@ from onward.pg.plan_runner import Statement
 from onward.pg.schema_name import check_schema_name, insert_schema_name
 
 DEFAULT: Final = "pgboss"
+MAX_NAME: Final = 50
+"""Characters of the schema's name: as many as pg-boss allows."""
 
 MIGRATIONS: Final = migrations.load("onward.engines.pgboss")
 """Of what we keep beside it."""
@@ -41,7 +43,7 @@ class Schema:
 
     def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_schema_name(name)
+        self.name = check_schema_name(name, max_length=MAX_NAME)
         self.companion = CompanionSchema(f"{name}_onward", clock=clock)
         self.channel = f"pgboss_{hashlib.sha224(name.encode()).hexdigest()[:24]}"
         """Where pg-boss tells of new jobs."""
@@ -49,6 +51,11 @@ class Schema:
         self._instant, self._created_count = 0, 0
         self._probe: SchemaProbe | None = None
         self._texts: dict[tuple[str, str, str], str] = {}
+
+    @property
+    def now_micros(self) -> int | None:
+        """The time to go by, in microseconds; None: the database's."""
+        return None if self._clock is None else self._clock.micros()
 
     @property
     def probe(self) -> SchemaProbe:

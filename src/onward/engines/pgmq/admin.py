@@ -13,10 +13,11 @@ from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, Que
 from onward.engines.pgmq import queries
 from onward.engines.pgmq.enqueue import check_new_name
 from onward.engines.pgmq.settings import PgmqSettings
-from onward.engines.pgmq.statements import SQL, with_schema_name
+from onward.engines.pgmq.statements import NAME, SQL, with_schema_name
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
+from onward.pg.limits.queues import set_limits
 from onward.pg.plan_runner import Plan, Row, Statement
 
 
@@ -95,6 +96,8 @@ def configure(queue: str, change: QueueChange, settings: PgmqSettings, columns: 
     ((clash,),) = yield Statement(SQL.configure, [queue, changes])
     if clash is not None:
         raise InvalidValue("queue", queue, f"would share its tables with {clash}: PGMQ does not tell capitals apart")
+    if (yield from set_limits(NAME, queue, change)):
+        yield Statement(SQL.notify, [queue])
     (info,) = [info for info in (yield from queries.queues(queue, settings, columns)) if info.name == queue]
     return info
 

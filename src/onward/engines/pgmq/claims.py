@@ -36,9 +36,17 @@ class RoundRobin:
 
 
 def claim(
-    request: ClaimRequest, settings: PgmqSettings, columns: str, round_robin: RoundRobin, batches: OpenClaims
+    request: ClaimRequest,
+    settings: PgmqSettings,
+    columns: str,
+    round_robin: RoundRobin,
+    batches: OpenClaims,
+    limited: set[str],
 ) -> Plan[Claims]:
-    """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
+    """Take what the request has room for. No more are read than there are free slots, so that a read means a run.
+
+    Queues with limits are added to ``limited``, others removed from it.
+    """
     names, prefixes = names_and_prefixes(request.queues)
     values = [
         columns,
@@ -55,7 +63,9 @@ def claim(
         numbers(batches.take_finished()),
         MAX_CLAIM_BYTES,
     ]
-    claims, unreadable = _claims_of((yield Statement(SQL.claim, values)), request.worker_id, settings, round_robin)
+    claims, unreadable = _claims_of(
+        (yield Statement(SQL.claim, values)), request.worker_id, settings, round_robin, limited
+    )
     batches.add_claimed(claims.claims)
     if unreadable:
         yield from settle(unreadable, settings, columns)
@@ -69,12 +79,13 @@ def names_and_prefixes(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _claims_of(
-    rows: Sequence[Row], worker: str, settings: PgmqSettings, round_robin: RoundRobin
+    rows: Sequence[Row], worker: str, settings: PgmqSettings, round_robin: RoundRobin, limited: set[str]
 ) -> tuple[Claims, list[Settlement]]:
     """Read what a claim answered, see the type ``onward.claim_row``; and the failures of what cannot be read."""
     claims: list[Claim] = []
     unreadable: list[Settlement] = []
     has_suspects = is_full = False
+    next_permit: float | None = None
     batch = _NO_BATCH
     for kind, number, read_ct, wait_seconds, text, header, crashes, stamp in rows:
         if kind == "m":
@@ -87,12 +98,16 @@ def _claims_of(
                 failure = Failure("UnreadableJob", f"its message cannot be read: {error}")
                 unreadable.append(Settlement(_unread_claim(batch, read), Fail(failure)))
         elif kind == "b":
-            lease, max_attempts, backoff = _batches.decode(header)
+            lease, max_attempts, backoff, start_within, is_limited = _batches.decode(header)
+            (limited.add if is_limited else limited.discard)(text)
             kept = None if backoff is None else backoff_of(backoff)
-            batch = _ClaimBatch(number, text, worker, lease, max_attempts, kept, is_isolated=bool(read_ct))
+            batch = _ClaimBatch(
+                number, text, worker, lease, max_attempts, kept, is_isolated=bool(read_ct), start_within=start_within
+            )
         else:
             is_full, has_suspects, round_robin.last_name = bool(number), bool(read_ct), text
-    retry_after = 0.0 if is_full or unreadable else None
+            next_permit = wait_seconds
+    retry_after = 0.0 if is_full or unreadable else next_permit
     return Claims(claims=tuple(claims), retry_after=retry_after, has_suspects=has_suspects), unreadable
 
 
@@ -107,10 +122,12 @@ class _ClaimBatch:
     max_attempts: int | None
     backoff: Backoff | None
     is_isolated: bool
+    start_within: int | None
+    """Microseconds within which a job of a queue with a rate must start."""
 
 
-_NO_BATCH: Final = _ClaimBatch(0, "", "", 0, None, None, is_isolated=False)
-_batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
+_NO_BATCH: Final = _ClaimBatch(0, "", "", 0, None, None, is_isolated=False, start_within=None)
+_batches = msgspec.json.Decoder(tuple[int, int | None, str | None, int | None, bool])
 
 
 def _token_of(batch: _ClaimBatch, read: tuple[int, int, int]) -> Token:
@@ -159,4 +176,5 @@ def _claim_of(
         trace=header.trace,
         put_backs=header.put_backs,
         wait_seconds=wait_seconds,
+        start_within=None if batch.start_within is None else batch.start_within / 1e6,
     )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+import msgspec
 import psycopg
 
 from onward.engine.access import AuditRecord
@@ -18,6 +19,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -49,18 +51,21 @@ from onward.pg import caller_transaction
 from onward.pg.access import AccessTables, AccessVerbs, no_jobs
 from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, AuditedJobs, Coalescer, joined_audited, joined_jobs
-from onward.pg.companion_store import CompanionSchema
+from onward.pg.companion_store import CompanionSchema, grant_hint
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
+from onward.pg.limits.queues import FOREIGN_WORKERS
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
 from onward.pg.open_claims import OpenClaims
 from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.schedules import ScheduleTable
 from onward.pg.store_identity import identity_of, same_store
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -85,9 +90,9 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.ORGANISATIONS: emulated(f"{_HEADERS}; to list by it, the queue is read through"),
         Feature.PAUSE: emulated(f"{_COMPANION_SCHEMA}; other consumers than Onward's workers go on"),
-        Feature.RATE: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
-        Feature.BURST: absent("there are no rates"),
-        Feature.CONCURRENCY: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
+        Feature.RATE: emulated(FOREIGN_WORKERS),
+        Feature.BURST: emulated(FOREIGN_WORKERS),
+        Feature.CONCURRENCY: emulated(FOREIGN_WORKERS),
         Feature.WEIGHT: absent(
             "queues take turns, one like the other; give a worker of its own to one that needs more"
         ),
@@ -106,7 +111,10 @@ CAPABILITIES: Final = Capabilities(
         Feature.PUSH: emulated(
             "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
         ),
-        Feature.SCHEDULES: absent("PGMQ has none: use pg_cron, or an app on another store of ours"),
+        Feature.SCHEDULES: emulated(_COMPANION_SCHEMA),
+        Feature.INTERVALS: emulated(_COMPANION_SCHEMA),
+        Feature.MISSED_TURNS: emulated(_COMPANION_SCHEMA),
+        Feature.FIRING: NATIVE,
         Feature.THROTTLE: absent("PGMQ has none: use one of our own stores"),
         Feature.ARCHIVE: absent("ended messages are in PGMQ's archive, and are listed as jobs from there"),
         Feature.USAGE: absent("what PGMQ keeps is its own: see pgmq.metrics"),
@@ -160,20 +168,24 @@ class PGMQEngine(AccessVerbs):
             listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
         """
-        self.database = Database(url)
+        hint = grant_hint("pgmq", NAME)
+        self.database = Database(url, grant_hint=hint)
         self.settings = settings or PgmqSettings()
         self._companion = CompanionSchema(NAME)
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if listen_url is None else Database(listen_url)
+        self._direct = self.database if listen_url is None else Database(listen_url, grant_hint=hint)
         self._listener = Listener(
             self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
         )
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = OpenClaims()
+        self._limited: set[str] = set()
+        """Queues that had a rate or a concurrency at the last claim from them."""
         self._notifies = notify
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue, joined_jobs))
         self._audited_coalescers = PerLoop(lambda: Coalescer(self._enqueue_audited, joined_audited))
         self._access = AccessTables(NAME)
+        self._schedules = ScheduleTable(NAME)
         self._identity = ("", "")
         self._probe: SchemaProbe | None = None
         self._caller_transactions = caller_transaction.CallerTransactions(
@@ -339,7 +351,9 @@ class PGMQEngine(AccessVerbs):
         """See the contract."""
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
         columns = self._columns
-        return await self._drive(lambda: claims.claim(request, self.settings, columns, round_robin, self._batches))
+        return await self._drive(
+            lambda: claims.claim(request, self.settings, columns, round_robin, self._batches, self._limited)
+        )
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -373,7 +387,11 @@ class PGMQEngine(AccessVerbs):
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settle.can_exchange_concurrently(settlements, self.settings):
+        if (
+            request is not None
+            and settlements
+            and settle.can_exchange_concurrently(settlements, self.settings, self._limited)
+        ):
             return await exchange_concurrently(self, settlements, request)
         return await exchange_in_order(self, settlements, request)
 
@@ -526,6 +544,39 @@ class PGMQEngine(AccessVerbs):
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._drive(lambda: maintenance.prune(term, limit))
+
+    # ScheduleStore
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        return await self._drive(self._schedules.schedules)
+
+    async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
+        """See the contract."""
+
+        def plan() -> Plan[Schedule]:
+            yield from enqueue.check_queue(schedule.job.queue, CAPABILITIES)
+            return (yield from self._schedules.save(schedule))
+
+        return await self._drive_audited(plan, audit, lambda _: 1)
+
+    async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
+        """See the contract."""
+        return await self._drive_audited(lambda: self._schedules.delete(name), audit, int)
+
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
+        """See the contract."""
+        return await self._drive(lambda: self._schedules.due(limit))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract. PGMQ has no idempotency keys: the schedule's row is what fires a turn once."""
+        with self._notification(firing.jobs) as notification:
+
+            def add(jobs: list[NewJob]) -> Plan[list[Enqueued]]:
+                plain = [msgspec.structs.replace(job, idempotency_key=None) for job in jobs]
+                return self._enqueue_plan(plain, notification)
+
+            return await self._drive(lambda: self._schedules.fire(schedule, firing, add), atomic=True)
 
     # Driving plans
 

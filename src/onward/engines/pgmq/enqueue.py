@@ -35,6 +35,14 @@ def enqueue(
     return [Enqueued(JobRef(job.queue, str(row[1]))) for job, row in zip(jobs, rows, strict=True)]
 
 
+def check_queue(queue: str, capabilities: Capabilities) -> Plan[None]:
+    """Refuse a queue that does not exist."""
+    names = [row[0] for row in (yield Statement(SQL.queue_names))]
+    if queue not in names:
+        check_new_name(queue)
+        raise _unknown_queue(queue, names, capabilities)
+
+
 def _columns(jobs: Sequence[NewJob], settings: PgmqSettings) -> list[Any]:
     """Lay jobs out in columns; what they all have in common comes once."""
     payloads = [job.payload for job in jobs]

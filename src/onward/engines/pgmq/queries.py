@@ -21,6 +21,7 @@ from onward.engines.pgmq.settings import PgmqSettings
 from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, JobStatus
+from onward.pg.limits.queues import next_permit_of, rate_of
 from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_cursor
 
@@ -255,12 +256,16 @@ def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[Queu
 
 def _queue_of(row: Row, counts: dict[JobStatus, int], oldest: datetime | None) -> QueueInfo:
     (name, paused, lease, max_attempts, backoff, completed, completed_count, failed, failed_count, cancelled,
-     pause_reason, paused_by, paused_at, _) = row  # fmt: skip
+     pause_reason, paused_by, paused_at, rate_count, rate_period, rate_burst, concurrency, permit_at, now, _
+     ) = row  # fmt: skip
+    rate = rate_of(rate_count, rate_period, rate_burst)
     settings = QueueSettings(
         paused=paused,
         pause_reason=pause_reason,
         paused_by=paused_by,
         paused_at=None if paused_at is None else moment_of(paused_at),
+        rate=rate,
+        global_concurrency=concurrency,
         lease=_duration(lease),
         max_attempts=max_attempts,
         backoff=None if backoff is None else backoff_of(backoff),
@@ -272,7 +277,13 @@ def _queue_of(row: Row, counts: dict[JobStatus, int], oldest: datetime | None) -
             cancelled=_duration(cancelled),
         ),
     )
-    return QueueInfo(name=name, settings=settings, counts=counts, oldest_ready_at=oldest)
+    return QueueInfo(
+        name=name,
+        settings=settings,
+        counts=counts,
+        oldest_ready_at=oldest,
+        next_permit_at=next_permit_of(rate, permit_at, now),
+    )
 
 
 def _duration(micros: int | None) -> timedelta | None:

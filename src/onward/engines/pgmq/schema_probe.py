@@ -18,8 +18,8 @@ _REQUIRED_FUNCTIONS: Final = frozenset({"create", "send_batch", "read", "archive
 _AVAILABLE_SINCE: Final = {"read_grouped": "1.9", "read_grouped_rr": "1.9", "read_grouped_head": "1.11"}
 
 _NOT_INSTALLED: Final = (
-    "there is no PGMQ in {store}: create extension pgmq, where the server has it; else onward migrate --pgmq, which "
-    "installs it as plain SQL"
+    "there is no PGMQ in {store}: run `create extension pgmq`, where the server has it; else `pip install pgmq` and "
+    "`onward migrate --pgmq`, which installs it as plain SQL"
 )
 _TOO_OLD: Final = "the PGMQ in {store} is older than 1.5.1 and has no headers: alter extension pgmq update"
 

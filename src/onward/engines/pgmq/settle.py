@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from onward.engine.values import Settlement, Token
@@ -23,9 +23,13 @@ def settle(settlements: Sequence[Settlement], settings: PgmqSettings, columns: s
     return frozenset(each.claim.token for each in settlements if each.claim.token[:4] in lost)
 
 
-def can_exchange_concurrently(settlements: Sequence[Settlement], settings: PgmqSettings) -> bool:
+def can_exchange_concurrently(
+    settlements: Sequence[Settlement], settings: PgmqSettings, limited: Container[str]
+) -> bool:
     """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
     if not all(isinstance(each.outcome, Complete) for each in settlements):
+        return False
+    if any(each.claim.ref.queue in limited for each in settlements):
         return False
     return not settings.read_modes or GROUPED_MODES.isdisjoint(
         {settings.read_mode(each.claim.ref.queue) for each in settlements}

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from onward.clock import MICROSECOND, micros_of
+from onward.clock import micros_of
+from onward.engine.limits import Pace
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, Rate, Retention
 from onward.engines.postgres import queries
 from onward.engines.postgres.filters import Condition, union_all
@@ -126,15 +127,14 @@ def _rate_columns(rate: Rate | None) -> dict[str, Any]:
     """Write a rate, and what follows from it: see docs/explain/rates.md."""
     if rate is None:
         return dict.fromkeys(("rate_count", "rate_period", "rate_burst", "spacing", "credit", "reach"))
-    # Rounded up, so as never to be too fast.
-    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
+    pace = Pace.of(rate)
     return {
         "rate_count": rate.count,
         "rate_period": _interval(optional_micros(rate.period)),
         "rate_burst": rate.burst,
-        "spacing": _interval(spacing),
-        "credit": _interval((rate.slack / 2) // MICROSECOND),
-        "reach": _interval((rate.burst - 1) * spacing),
+        "spacing": _interval(pace.spacing),
+        "credit": _interval(pace.credit),
+        "reach": _interval(pace.reach),
     }
 
 

@@ -62,7 +62,6 @@ from onward.engines.postgres import (
     maintenance,
     migrations,
     queries,
-    schedules,
     settle,
     usage,
 )
@@ -89,6 +88,7 @@ from onward.pg.listener import ALL_QUEUES, DUE, PRESENCE_LEASE, Listener
 from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, Statement, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.schedules import ScheduleTable
 from onward.pg.store_identity import identity_of, same_store
 from onward.schedule import Firing, Schedule
 
@@ -149,6 +149,7 @@ class PostgresEngine(AccessVerbs):
         self.database = Database(url, query_timeout=query_timeout, grant_hint=grant_hint)
         self.schema = Schema(schema, clock=clock)
         self._access = AccessTables(schema, clock=clock, has_roles=True)
+        self._schedules = ScheduleTable(schema, clock=clock)
         self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = (
             self.database
@@ -763,24 +764,25 @@ class PostgresEngine(AccessVerbs):
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
-        return await self._run(lambda: schedules.schedules(self.schema))
+        return await self._run(self._schedules.schedules)
 
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract."""
-        return await self._change(lambda: schedules.upsert(self.schema, schedule), audit, lambda _: 1)
+        return await self._change(lambda: self._schedules.save(schedule), audit, lambda _: 1)
 
     async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda: schedules.delete(self.schema, name), audit, int)
+        return await self._change(lambda: self._schedules.delete(name), audit, int)
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
-        return await self._run(lambda: schedules.due(self.schema, limit))
+        return await self._run(lambda: self._schedules.due(limit))
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         with self._notify_on_commit(firing.jobs) as notice:
-            return await self._run(lambda: schedules.fire(self.schema, schedule, firing, notice=notice), atomic=True)
+            add = partial(enqueue.enqueue, self.schema, notice=notice)
+            return await self._run(lambda: self._schedules.fire(schedule, firing, add), atomic=True)
 
     # Gather
 

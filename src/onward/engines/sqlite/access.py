@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -27,6 +28,7 @@ from onward.errors import InvalidValue
 from onward.validation import read_cursor
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _touch_interval: Final = TOUCH_INTERVAL // MICROSECOND
 _decode = msgspec.json.decode
@@ -35,19 +37,21 @@ _decode = msgspec.json.decode
 # Audit ----------------------------------------------------------------------------------------------------------------
 
 
-def audited(
-    work: Callable[[Transaction], T], audit: AuditRecord | None, count: Callable[[T], int]
-) -> Callable[[Transaction], T]:
-    """Add the writing of a record to a change: both are committed, or neither is."""
-    if audit is None:
-        return work
+@dataclass(frozen=True)
+class Audited(Generic[*Ts, T]):
+    """A change together with the writing of its audit record: both are committed, or neither is."""
 
-    def work_and_record(transaction: Transaction) -> T:
-        result = work(transaction)
-        record(transaction, [counted(audit, count(result))])
+    work: Callable[[Transaction, *Ts], T]
+    audit: AuditRecord | None
+    count: Callable[[T], int]
+    """Counts what the change has changed."""
+
+    def __call__(self, transaction: Transaction, *args: *Ts) -> T:
+        """Make the change and write the record, if there is to be one."""
+        result = self.work(transaction, *args)
+        if self.audit is not None:
+            record(transaction, [counted(self.audit, self.count(result))])
         return result
-
-    return work_and_record
 
 
 def record(transaction: Transaction, records: Sequence[AuditRecord]) -> int:

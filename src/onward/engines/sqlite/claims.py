@@ -22,7 +22,9 @@ import msgspec
 
 from onward.clock import MICROSECOND
 from onward.engine.claim_number import new_claim_no
+from onward.engine.limits import Pace
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
+from onward.engines.sqlite.round_robin import RoundRobin, successor
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
@@ -38,29 +40,6 @@ _MAX_ROWS: Final = 1024
 """A queue whose payloads have become short is no longer looked at in so few rows."""
 
 Ranges = list[tuple[str, str]]
-
-
-class RoundRobin:
-    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
-
-    def __init__(self) -> None:
-        self.next_name = ""
-        self._turn_left = 0
-        """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
-        self.row_limits: dict[str, int] = {}
-        """Of queues with long payloads: how many rows to look at, since SQLite reads a payload to skip it."""
-
-    def turn_size(self, name: str, whole: int) -> int:
-        """Say how many jobs a queue may give in its turn, or in what is left of it."""
-        return self._turn_left if self._turn_left and name == self.next_name else whole
-
-    def advance_past(self, name: str) -> None:
-        """A queue has had its turn."""
-        self.next_name, self._turn_left = successor(name), 0
-
-    def resume_at(self, name: str, left: int) -> None:
-        """A queue has had a part of its turn."""
-        self.next_name, self._turn_left = name, left
 
 
 class _Queue(msgspec.Struct, array_like=True):
@@ -165,13 +144,9 @@ def ranges_of(patterns: Iterable[str]) -> Ranges:
     return merged
 
 
-def successor(name: str) -> str:
-    """Give a text that sorts right after a queue's name: no name has a character as low as this."""
-    return f"{name}!"
-
-
-def claim(transaction: Transaction, request: ClaimRequest, round_robin: RoundRobin) -> Claims:
+def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     """Take what the request has room for."""
+    round_robin = transaction.round_robins.setdefault(request.queues, RoundRobin())
     ranges = ranges_of(request.queues)
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
@@ -328,7 +303,7 @@ class _ClaimPass:
         started = self.capacity.take(len(jobs))
         lease_us = queue.lease_us or self._request.lease // MICROSECOND
         if started:
-            start_within = None if rate is None else (rate.slack / 2).total_seconds()
+            start_within = None if rate is None else Pace.of(rate).start_within
             self.picked.append(
                 _PickedJobs(queue.name, jobs[:started], lease_us, started=True, start_within=start_within)
             )
@@ -396,43 +371,28 @@ def _permitted(
 
 
 def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
-    """Count the permits that are free now, up to ``wanted``."""
-    permit_at = queue.next_permit_at
-    spacing, credit, burst = _rate_terms(rate)
-    count = 0
-    while count < wanted and permit_at - burst <= now:
-        permit_at = max(permit_at, now - credit) + spacing
-        count += 1
-    return count, (permit_at - burst if permit_at - burst > now else None)
+    """Count the permits that are free now, up to ``wanted``; say when the next one comes, where that is later."""
+    pace = Pace.of(rate)
+    count = pace.free(queue.next_permit_at, now, wanted)
+    due_at = pace.due_at(pace.take(queue.next_permit_at, now, count), now)
+    return count, (due_at if due_at > now else None)
 
 
 def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
     """Use up so many permits; answer when the next one comes, where that is later than now."""
-    now, permit_at = transaction.now, queue.next_permit_at
-    spacing, credit, burst = _rate_terms(rate)
-    for _ in range(count):
-        permit_at = max(permit_at, now - credit) + spacing
-    queue.next_permit_at = permit_at
-    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": permit_at})
-    return permit_at - burst if permit_at - burst > now else None
+    now, pace = transaction.now, Pace.of(rate)
+    queue.next_permit_at = pace.take(queue.next_permit_at, now, count)
+    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": queue.next_permit_at})
+    due_at = pace.due_at(queue.next_permit_at, now)
+    return due_at if due_at > now else None
 
 
 def _clamp_next_permit(transaction: Transaction, queue: _Queue, rate: Rate) -> None:
-    """Bring a permit closer that is further away than a full burst: the clock was set back, or the rate raised.
-
-    It is written down: a limit that is reckoned from now would move away with every claim.
-    """
-    spacing, _, burst = _rate_terms(rate)
-    latest = transaction.now + spacing + burst
-    if queue.next_permit_at > latest:
-        queue.next_permit_at = latest
-        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": latest})
-
-
-def _rate_terms(rate: Rate) -> tuple[int, int, int]:
-    """Spacing, rounded up so as never to be too fast; what a late taker may catch up; how far a burst reaches ahead."""
-    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
-    return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
+    """Write a permit down that was brought closer: see :meth:`Pace.clamp`."""
+    clamped = Pace.of(rate).clamp(queue.next_permit_at, transaction.now)
+    if clamped != queue.next_permit_at:
+        queue.next_permit_at = clamped
+        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": clamped})
 
 
 def _claim_picked(transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs]) -> list[Claim]:
@@ -492,7 +452,7 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
         start_within = None
         if rate is not None:
             _use_permits(transaction, queue, rate, 1)
-            start_within = (rate.slack / 2).total_seconds()
+            start_within = Pace.of(rate).start_within
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _PickedJobs(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
         claims = _claim_picked(transaction, request, [batch])

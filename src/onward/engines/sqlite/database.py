@@ -32,6 +32,9 @@ WAL_SIZE_LIMIT: Final = 4 * 1024 * 1024
 """How long the write-ahead log may get: whose commit takes it further checkpoints it, while it holds the write lock, so
 that there are never two at once."""
 
+COMMITS_PER_SIZE_CHECK: Final = 16
+"""Commits of a connection between two looks at the size of the log."""
+
 Synchronous = Literal["full", "normal"]
 
 FileId = tuple[int, int]
@@ -134,9 +137,7 @@ class Database:
         if self.must_exist and not self.path.exists():
             raise self.file_changed()
         with translated(self):
-            # SQLite would make it readable for everyone; what stands beside it gets its mode.
-            with suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            self.create_private()
             connection = sqlite3.connect(
                 self.path,
                 timeout=self.busy_timeout,
@@ -145,14 +146,7 @@ class Database:
                 cached_statements=256,
             )
             try:
-                mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
-                if mode != "wal":
-                    message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
-                    raise StoreUnavailable(message)
-                connection.execute(f"pragma synchronous = {self.synchronous}")
-                # SharedConnection checkpoints. SQLite's own checkpoints would let two processes checkpoint at once.
-                connection.execute("pragma wal_autocheckpoint = 0")
-                connection.execute(f"pragma journal_size_limit = {WAL_SIZE_LIMIT}")
+                self.configure(connection)
                 connection.execute("pragma cache_size = -65536")
                 connection.execute("pragma temp_store = memory")
                 if read_only:
@@ -161,6 +155,39 @@ class Database:
                 connection.close()
                 raise
             return connection
+
+    def create_private(self) -> None:
+        """Create the file if it is missing, readable by its owner only: SQLite would make it readable for everyone.
+
+        The files beside it get its mode.
+        """
+        with suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+    def configure(self, connection: sqlite3.Connection | sqlite3.Cursor) -> None:
+        """Set what every connection that writes to the file must have set."""
+        mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        if mode != "wal":
+            message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
+            raise StoreUnavailable(message)
+        connection.execute(f"pragma synchronous = {self.synchronous}")
+        # SQLite's own checkpoints would let two processes checkpoint at once: see checkpoint_when_large.
+        connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute(f"pragma journal_size_limit = {WAL_SIZE_LIMIT}")
+
+    def checkpoint_when_large(self, connection: sqlite3.Connection | sqlite3.Cursor) -> None:
+        """Checkpoint a write-ahead log that is past its limit. The caller holds the write lock and no transaction.
+
+        It does not wait for readers. Once all of the log is in the database, the next write begins the log from its
+        start and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast as a
+        file that grows.
+        """
+        try:
+            size = self.wal.stat().st_size
+        except OSError:
+            return
+        if size > WAL_SIZE_LIMIT:
+            connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
 
 def _remove_folder(folder: Path, creator_pid: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
@@ -62,12 +65,13 @@ from onward.engines.sqlite import (
     settle,
     usage,
 )
-from onward.engines.sqlite.caller_transaction import joined
+from onward.engines.sqlite.caller_transaction import CallerTransactions
 from onward.engines.sqlite.database import SAFE_CHECKPOINT_VERSION, Database, Synchronous
 from onward.engines.sqlite.events import EventLog
 from onward.engines.sqlite.file_watcher import FileWatcher
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import record as record_usage
+from onward.engines.sqlite.write_process import WriteProcess, can_start
 from onward.engines.sqlite.writer import SharedConnection
 from onward.errors import InvalidValue
 from onward.events import AnyEvent, EventPage
@@ -75,7 +79,10 @@ from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
+log = logging.getLogger("onward.sqlite")
+
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 CAPABILITIES: Final = Capabilities(
     engine="SQLite",
@@ -85,6 +92,14 @@ CAPABILITIES: Final = Capabilities(
     },
     status_aliases={},
 )
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+def _is_found(job: Job | None) -> int:
+    return int(job is not None)
 
 
 class SQLiteEngine:
@@ -112,9 +127,12 @@ class SQLiteEngine:
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
         self._clock = clock or SystemClock()
         self._watcher = FileWatcher(self.database)
-        self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
+        self._callers = CallerTransactions(self.database, self._clock)
+        self._writer = SharedConnection(
+            self.database, self._clock, writes=True, on_wake=self._watcher.notify, on_long_hold=self._on_long_hold
+        )
+        self._isolates_on_demand = False
         self._reader = SharedConnection(self.database, self._clock, writes=False)
-        self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._restore_guard = RestoreGuard()
         self._event_settings = (events, max_events)
         self._event_log = EventLog(self._writer, self._reader)
@@ -136,19 +154,49 @@ class SQLiteEngine:
         if not self.database.path.exists() or not await self._reader.run(
             lambda transaction: migrations.is_up_to_date(transaction.connection, self.database)
         ):
-            await self._writer.run(lambda transaction: migrations.migrate(transaction, self.database))
+            await self._writer.run(migrations.migrate, self.database)
         self.database.must_exist = True
         self._restore_guard = RestoreGuard()  # the file may have been restored since it was closed
         if self._event_settings != (None, None):
-            await self._writer.run(lambda transaction: events.configure(transaction, *self._event_settings))
+            await self._writer.run(events.configure, *self._event_settings)
 
     async def close(self) -> None:
         """Write what was asked, and let go of the file."""
         self._watcher.close()
         self._reader.close()
+        self._isolates_on_demand = False
+        write_process, self._writer.write_process = self._writer.write_process, None
+        if write_process is not None:
+            await asyncio.to_thread(write_process.close)
         self._writer.close()
         self.database.must_exist = False
         self.database.remove_if_temporary()
+
+    async def isolate_writes(self, *, on_demand: bool) -> None:
+        """See the contract. Without effect where the clock is not the machine's, which another process cannot read."""
+        if not can_start() or not isinstance(self._clock, SystemClock) or self._writer.write_process is not None:
+            return
+        if on_demand:
+            self._isolates_on_demand = True
+        else:
+            self._writer.write_process = WriteProcess(self.database, self._watcher.notify)
+            await asyncio.to_thread(self._writer.write_process.start)
+
+    def _on_long_hold(self, seconds: float) -> None:
+        """Name the cause of a lock that this process has held for too long; start a write process, if allowed."""
+        starts = self._isolates_on_demand and self._writer.write_process is None
+        log.warning(
+            "no other process could write for %.1f s, because this one held the write lock. A handler that holds "
+            "Python's global lock in one long call causes that (a regular expression, a sort, a C extension), or a "
+            "very slow disk: %s",
+            seconds,
+            "a separate process writes for this worker from now on"
+            if starts
+            else 'give its task executor="process", or start the worker with --write-process always',
+        )
+        if starts:
+            self._writer.write_process = WriteProcess(self.database, self._watcher.notify)
+            self._writer.write_process.start_in_background()
 
     async def check(self) -> EngineInfo:
         """Say what the engine stands on; without opening it, and so without changing the schema."""
@@ -164,9 +212,9 @@ class SQLiteEngine:
         if sqlite3.sqlite_version_info < SAFE_CHECKPOINT_VERSION:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
-                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. A "
-                "connection of yours to this file, such as one given as connection=, should run: "
-                "pragma wal_autocheckpoint = 0"
+                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. Open "
+                "your own connections to this file by onward.sqlite.connect() or onward.sqlite.prepare(), or run on "
+                "each: pragma wal_autocheckpoint = 0"
             )
         home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
         problems = () if home.is_same or not home.has_jobs else (RESTORED,)
@@ -199,26 +247,26 @@ class SQLiteEngine:
         if not jobs:
             return []
         if connection is not None:
-            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
+            return await self._callers.run(connection, enqueue.enqueue, jobs)
         return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     async def _enqueue_audited(
         self, jobs: Sequence[NewJob], connection: object | None, audit: AuditRecord
     ) -> list[Enqueued]:
         if connection is not None or not jobs:
-            work = access.audited(
-                lambda transaction: enqueue.enqueue(transaction, jobs) if jobs else [], audit, enqueued_count
-            )
-            return await self._writer.run(work) if connection is None else self._within(connection, work)
+            work = access.Audited(enqueue.enqueue, audit, enqueued_count)
+            if connection is None:
+                return await self._writer.run(work, jobs)
+            return await self._callers.run(connection, work, jobs)
         item = enqueue.AuditedJobs(jobs, audit)
-        return await self._writer.run_coalesced(enqueue.enqueue_all_audited, item, lambda _, __: None)
+        return await self._writer.run_coalesced(enqueue.enqueue_all_audited, item, None)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if connection is not None:
-            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
+            return self._callers.run_sync(connection, enqueue.enqueue, jobs)
         return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     # Consumer
@@ -227,66 +275,61 @@ class SQLiteEngine:
         """See the contract."""
         if self._restore_guard.may_be_held and await self._is_held():
             return no_claims()
-        round_robin = self._round_robin(request)
-        return await self._writer.run(lambda transaction: claims.claim(transaction, request, round_robin))
+        return await self._writer.run(claims.claim, request)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: settle.start(transaction, claims))
+        return await self._writer.run(settle.start, claims)
 
     async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
-        return await self._writer.run(lambda transaction: settle.settle(transaction, settlements))
+            return await self._callers.run(connection, settle.settle, settlements)
+        return await self._writer.run(settle.settle, settlements)
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
-        return self._writer.run_sync(lambda transaction: settle.settle(transaction, settlements))
+            return self._callers.run_sync(connection, settle.settle, settlements)
+        return self._writer.run_sync(settle.settle, settlements)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         if exchange.request is not None and self._restore_guard.may_be_held and await self._is_held():
             return without_claims(await self.exchange(settle_only(exchange)))
-        round_robin = self._round_robin(exchange.request)
-        return await self._writer.run(lambda transaction: settle.exchange(transaction, exchange, round_robin))
+        return await self._writer.run(settle.exchange, exchange)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self._writer.run(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
+        return await self._writer.run(leases.heartbeat, worker, claims, urgent=True)
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return self._writer.run_sync(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
+        return self._writer.run_sync(leases.heartbeat, worker, claims, urgent=True)
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._writer.run(lambda transaction: leases.deregister(transaction, worker_id))
+        await self._writer.run(leases.deregister, worker_id)
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: leases.report(transaction, claim, progress, message, lines))
+        return await self._writer.run(leases.report, claim, progress, message, lines)
 
     async def record_crash(self, claim: Claim) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: leases.record_crash(transaction, claim))
+        return await self._writer.run(leases.record_crash, claim)
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:  # noqa: ARG002 - a file changes as a whole
         """See the contract."""
         return self._watcher.signals()
 
-    def _round_robin(self, request: ClaimRequest | None) -> claims.RoundRobin:
-        return self._round_robins.setdefault(request.queues if request else (), claims.RoundRobin())
-
     # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self._reader.run(lambda transaction: queries.get(transaction, ref))
+        return await self._reader.run_lookup(lambda transaction: queries.get(transaction, ref))
 
     async def find(
         self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
@@ -324,40 +367,40 @@ class SQLiteEngine:
         self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000, audit: AuditRecord | None = None
     ) -> list[Changed]:
         """See the contract."""
-        return await self._change(lambda transaction: admin.cancel(transaction, which, reason, limit), audit, len)
+        return await self._change(admin.cancel, which, reason, limit, audit=audit, count=len)
 
     async def replay(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
-        return await self._change(lambda transaction: admin.replay(transaction, which, limit), audit, len)
+        return await self._change(admin.replay, which, limit, audit=audit, count=len)
 
     async def delete(self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None) -> list[Changed]:
         """See the contract."""
-        return await self._change(lambda transaction: admin.delete(transaction, which, limit), audit, len)
+        return await self._change(admin.delete, which, limit, audit=audit, count=len)
 
     async def edit(self, ref: JobRef, change: JobChange, *, audit: AuditRecord | None = None) -> Job | None:
         """See the contract."""
-        return await self._change(
-            lambda transaction: admin.edit(transaction, ref, change), audit, lambda job: int(job is not None)
-        )
+        return await self._change(admin.edit, ref, change, audit=audit, count=_is_found)
 
     async def configure(self, queue: str, change: QueueChange, *, audit: AuditRecord | None = None) -> QueueInfo:
         """See the contract."""
-        return await self._change(lambda transaction: admin.configure(transaction, queue, change), audit, lambda _: 1)
+        return await self._change(admin.configure, queue, change, audit=audit)
 
     async def _change(
-        self, work: Callable[[Transaction], T], audit: AuditRecord | None, count: Callable[[T], int]
+        self,
+        work: Callable[[Transaction, *Ts], T],
+        *args: *Ts,
+        audit: AuditRecord | None,
+        count: Callable[[T], int] = _one,
     ) -> T:
-        return await self._writer.run(access.audited(work, audit, count))
+        return await self._writer.run(access.Audited(work, audit, count), *args)
 
     async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(
-            lambda transaction: leases.command_worker(transaction, worker_id, command), audit, int
-        )
+        return await self._change(leases.command_worker, worker_id, command, audit=audit, count=int)
 
     async def confirm_restore(self) -> None:
         """See the contract."""
-        await self._writer.run(lambda transaction: maintenance.confirm_home(transaction, self.database))
+        await self._writer.run(maintenance.confirm_home, self.database.inode())
 
     async def _is_held(self) -> bool:
         home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
@@ -371,26 +414,24 @@ class SQLiteEngine:
     async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
         await self._is_held()
-        return await self._writer.run(
-            lambda transaction: maintenance.elect(transaction, candidate, lease, current_term)
-        )
+        return await self._writer.run(maintenance.elect, candidate, lease, current_term)
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._writer.run(lambda transaction: maintenance.resign(transaction, term))
+        await self._writer.run(maintenance.resign, term)
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._writer.run(lambda transaction: maintenance.promote(transaction, term, limit))
+        return await self._writer.run(maintenance.promote, term, limit)
 
     async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:  # noqa: ARG002 - workers count crashes here
         """See the contract."""
-        return await self._writer.run(lambda transaction: maintenance.rescue(transaction, term, lease, limit))
+        return await self._writer.run(maintenance.rescue, term, lease, limit)
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         await self._event_log.trim()
-        return await self._writer.run(lambda transaction: maintenance.prune(transaction, term, limit))
+        return await self._writer.run(maintenance.prune, term, limit)
 
     # ScheduleStore
 
@@ -400,11 +441,11 @@ class SQLiteEngine:
 
     async def save_schedule(self, schedule: Schedule, *, audit: AuditRecord | None = None) -> Schedule:
         """See the contract."""
-        return await self._change(lambda transaction: schedules.save(transaction, schedule), audit, lambda _: 1)
+        return await self._change(schedules.save, schedule, audit=audit)
 
     async def delete_schedule(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda transaction: schedules.delete(transaction, name), audit, int)
+        return await self._change(schedules.delete, name, audit=audit, count=int)
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
@@ -412,7 +453,7 @@ class SQLiteEngine:
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
-        return await self._writer.run(lambda transaction: schedules.fire(transaction, schedule, firing))
+        return await self._writer.run(schedules.fire, schedule, firing)
 
     # BatchStore
 
@@ -425,12 +466,10 @@ class SQLiteEngine:
         audit: AuditRecord | None = None,
     ) -> list[Enqueued]:
         """See the contract."""
-        work = access.audited(
-            lambda transaction: batches.save(transaction, batch, jobs),
-            audit,
-            lambda answers: batch_count(answers, has_jobs=bool(jobs)),
-        )
-        return await self._writer.run(work) if connection is None else self._within(connection, work)
+        work = access.Audited(batches.save, audit, partial(batch_count, has_jobs=bool(jobs)))
+        if connection is not None:
+            return await self._callers.run(connection, work, batch, jobs)
+        return await self._writer.run(work, batch, jobs)
 
     async def batches(
         self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
@@ -440,7 +479,7 @@ class SQLiteEngine:
 
     async def delete_batch(self, name: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda transaction: batches.delete(transaction, name), audit, int)
+        return await self._change(batches.delete, name, audit=audit, count=int)
 
     async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
@@ -454,7 +493,7 @@ class SQLiteEngine:
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
-        await self._writer.run(lambda transaction: record_usage(transaction, usage))
+        await self._writer.run(record_usage, usage)
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
@@ -474,15 +513,13 @@ class SQLiteEngine:
         self, which: JobFilter, *, limit: int = 1000, audit: AuditRecord | None = None
     ) -> list[Changed]:
         """See the contract."""
-        return await self._change(lambda transaction: archived_jobs.purge(transaction, which, limit), audit, len)
+        return await self._change(archived_jobs.purge, which, limit, audit=audit, count=len)
 
     # EventCursors
 
     async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
-        return await self._writer.run(
-            lambda transaction: events.acquire_cursor(transaction, name, holder, lease, reset=anew)
-        )
+        return await self._writer.run(partial(events.acquire_cursor, reset=anew), name, holder, lease)
 
     async def read_events(
         self, queues: Sequence[str], *, cursor: str, types: frozenset[str] | None = None, limit: int = 500
@@ -492,13 +529,13 @@ class SQLiteEngine:
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: events.commit_cursor(transaction, name, holder, cursor))
+        return await self._writer.run(events.commit_cursor, name, holder, cursor)
 
     # AccessStore
 
     async def save_token(self, token: AccessToken, *, audit: AuditRecord | None = None) -> None:
         """See the contract."""
-        await self._change(lambda transaction: access.save_token(transaction, token), audit, lambda _: 1)
+        await self._change(access.save_token, token, audit=audit)
 
     async def tokens(self) -> list[AccessToken]:
         """See the contract."""
@@ -506,38 +543,43 @@ class SQLiteEngine:
 
     async def find_token(self, token_id: str) -> AccessToken | None:
         """See the contract."""
-        found = await self._reader.run(lambda transaction: access.tokens(transaction, token_id))
+        found = await self._reader.run_lookup(lambda transaction: access.tokens(transaction, token_id))
         return found[0] if found else None
 
     async def revoke_token(self, token_id: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda transaction: access.revoke_token(transaction, token_id), audit, int)
+        return await self._change(access.revoke_token, token_id, audit=audit, count=int)
 
     async def touch_token(self, token_id: str) -> None:
         """See the contract."""
         if await self._reader.run(lambda transaction: access.token_needs_touch(transaction, token_id)):
-            await self._writer.run(lambda transaction: access.touch_token(transaction, token_id))
+            await self._writer.run(access.touch_token, token_id)
 
     async def save_session(self, session: AccessSession, *, audit: AuditRecord | None = None) -> None:
         """See the contract."""
-        await self._change(lambda transaction: access.save_session(transaction, session), audit, lambda _: 1)
+        await self._change(access.save_session, session, audit=audit)
 
     async def find_session(self, digest: str) -> tuple[AccessSession, AccessToken] | None:
         """See the contract."""
-        return await self._reader.run(lambda transaction: access.find_session(transaction, digest))
+        return await self._reader.run_lookup(lambda transaction: access.find_session(transaction, digest))
 
     async def touch_session(self, digest: str) -> None:
         """See the contract."""
         if await self._reader.run(lambda transaction: access.session_needs_touch(transaction, digest)):
-            await self._writer.run(lambda transaction: access.touch_session(transaction, digest))
+            await self._writer.run(access.touch_session, digest)
 
     async def delete_session(self, digest: str, *, audit: AuditRecord | None = None) -> bool:
         """See the contract."""
-        return await self._change(lambda transaction: access.delete_session(transaction, digest), audit, int)
+        return await self._change(access.delete_session, digest, audit=audit, count=int)
 
-    async def record_audit(self, record: AuditRecord) -> bool:
+    async def record_audit(
+        self,
+        record: AuditRecord,
+        *,
+        operation: JobRef | None = None,  # noqa: ARG002 - there are no roles
+    ) -> bool:
         """See the contract."""
-        return bool(await self._writer.run(lambda transaction: access.record(transaction, [record])))
+        return bool(await self._writer.run(access.record, [record]))
 
     async def audit(self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50) -> Page[AuditRecord]:
         """See the contract."""
@@ -545,11 +587,4 @@ class SQLiteEngine:
 
     async def prune_access(self, *, keep_audit: timedelta, keep_sessions: timedelta) -> int:
         """See the contract."""
-        return await self._writer.run(lambda transaction: access.prune(transaction, keep_audit, keep_sessions))
-
-    # The caller's transaction
-
-    def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
-        """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        with joined(connection, self.database, self._clock) as transaction:
-            return work(transaction)
+        return await self._writer.run(access.prune, keep_audit, keep_sessions)

@@ -28,7 +28,7 @@ _ZERO: Final = timedelta(0)
 
 def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it."""
-    return enqueue_all(transaction, [jobs])[0]
+    return enqueue_all(transaction, [jobs])[0] if jobs else []
 
 
 def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -> list[list[Enqueued]]:

@@ -211,7 +211,7 @@ class EventLog:
 
     async def begin(self, cursor: str | None) -> EventPosition:
         """See the protocol."""
-        return await self._writer.run(lambda transaction: begin(transaction, cursor))
+        return await self._writer.run(begin, cursor)
 
     async def read(
         self, place: EventPosition, event_types: frozenset[str] | None, limit: int

@@ -127,6 +127,6 @@ def home(transaction: Transaction, database: Database) -> Home:
     )
 
 
-def confirm_home(transaction: Transaction, database: Database) -> None:
-    """Have the jobs of this file run."""
-    transaction.execute(SQL.home_confirm, {"home": database.inode()})
+def confirm_home(transaction: Transaction, inode: str) -> None:
+    """Have the jobs of the file with this inode run."""
+    transaction.execute(SQL.home_confirm, {"home": inode})

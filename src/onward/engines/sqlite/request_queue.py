@@ -30,7 +30,9 @@ _STUCK_CHECK_INTERVAL: Final = 0.05
 class Request(Generic[T]):
     """Work for a connection, and how its caller waits for the result."""
 
-    work: Callable[[Transaction], T] | None = None
+    work: Callable[..., T] | None = None
+    """Called with the transaction and ``args``."""
+    args: tuple[Any, ...] = ()
     coalesced_work: Callable[[Transaction, list[Any]], list[T]] | None = None
     item: Any = None
     single_statement: Callable[[Transaction, Any], T | None] | None = None
@@ -40,6 +42,9 @@ class Request(Generic[T]):
     result: T | None = None
     error: BaseException | None = None
     is_done: bool = False
+    is_urgent: bool = False
+    on_done: Callable[[Request[T]], None] | None = None
+    """Called on ``loop`` instead of setting a future."""
 
     def get_result(self) -> T:
         """Return what came of it, or raise what was wrong."""
@@ -49,6 +54,8 @@ class Request(Generic[T]):
 
     def resolve_future(self) -> None:
         """Hand the answer over, on the caller's own thread."""
+        if self.on_done is not None:
+            self.on_done(self)
         if self.future is None or self.future.done():
             return
         if self.error is not None:

@@ -15,7 +15,7 @@ from onward.engines.sqlite.transaction import NeedsOwnTransaction, Transaction
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze
 
 
-def exchange(transaction: Transaction, wanted: Exchange, round_robin: claims.RoundRobin) -> Exchanged:
+def exchange(transaction: Transaction, wanted: Exchange) -> Exchanged:
     """Settle, start and claim, in that order: what is settled makes room in limited queues for what is claimed."""
     lost: frozenset[Token] = frozenset()
     if wanted.settlements:
@@ -24,7 +24,7 @@ def exchange(transaction: Transaction, wanted: Exchange, round_robin: claims.Rou
         lost |= start(transaction, wanted.starts)
     if wanted.request is None:
         return Exchanged(lost=lost)
-    return Exchanged(lost=lost, claimed=claims.claim(transaction, wanted.request, round_robin))
+    return Exchanged(lost=lost, claimed=claims.claim(transaction, wanted.request))
 
 
 def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> frozenset[Token]:

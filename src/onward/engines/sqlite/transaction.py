@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from onward.engines.sqlite.round_robin import RoundRobin
 from onward.engines.sqlite.statements import Statement
 
 
@@ -22,6 +23,8 @@ class Transaction:
     """No other request shares it: it may undo as it likes."""
     wakes_workers: bool = False
     """Set by a request that made work ready."""
+    round_robins: dict[tuple[str, ...], RoundRobin] = field(default_factory=dict)
+    """The positions of claims in their queues, by patterns. The connection that writes keeps them."""
 
     def execute(self, statement: Statement, named: Mapping[str, Any] = MappingProxyType({})) -> sqlite3.Cursor:
         """Execute one of our statements."""

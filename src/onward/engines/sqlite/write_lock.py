@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ class WriteLock:
         self._database = database
         self._paths = (database.with_name(f"{database.name}-turn"), database.with_name(f"{database.name}-write"))
         self._descriptors: tuple[int, int] | None = None
+        self._acquired_at = 0.0
 
     def open(self) -> None:
         """Make the lock files where there are none."""
@@ -77,13 +79,16 @@ class WriteLock:
             yield
             return
         turn, write = self._descriptors
+        self._acquired_at = time.monotonic()
         if not _try_lock(turn):
             before_wait()
             fcntl.flock(turn, fcntl.LOCK_EX)
+            self._acquired_at = time.monotonic()
         try:
             if not _try_lock(write):
                 before_wait()
                 fcntl.flock(write, fcntl.LOCK_EX)
+                self._acquired_at = time.monotonic()
         finally:
             fcntl.flock(turn, fcntl.LOCK_UN)
         try:
@@ -96,6 +101,7 @@ class WriteLock:
         if self._descriptors is None:
             return fcntl is None
         turn, write = self._descriptors
+        self._acquired_at = time.monotonic()
         try:
             fcntl.flock(turn, _EXCLUSIVE_NONBLOCKING)
             try:
@@ -119,6 +125,14 @@ class WriteLock:
             if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode) and int(fields[4]) > 0:
                 return int(fields[4])
         return None
+
+    def held_seconds(self) -> float:
+        """Return the time since our turn began. It includes waits for Python's global lock with *write* in hand."""
+        return 0.0 if self._descriptors is None else time.monotonic() - self._acquired_at
+
+    def restart_hold(self) -> None:
+        """Count from now: until now, a program that takes no turns kept others from writing."""
+        self._acquired_at = time.monotonic()
 
     def release(self) -> None:
         """Let others have their turn."""

@@ -24,7 +24,6 @@ While the process forks there is neither thread nor connection: see :mod:`onward
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import threading
 import time
@@ -32,23 +31,25 @@ from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from onward.clock import Clock
 from onward.engines.sqlite import fork_safety
-from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database, FileId, is_busy, translate
+from onward.engines.sqlite.database import COMMITS_PER_SIZE_CHECK, Database, FileId, is_busy, translate
 from onward.engines.sqlite.request_queue import MAX_GROUP_SIZE, Request, RequestQueue, deliver, resolve_futures
+from onward.engines.sqlite.round_robin import RoundRobin
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_lock import WriteLock
 from onward.errors import StoreBusy, StoreUnavailable
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from onward.engines.sqlite.write_process import WriteProcess
 
-log = logging.getLogger("onward.sqlite")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _LONG_HOLD_SECONDS: Final = 1.0
 """Seconds after which a transaction of ours has kept other processes from writing for too long."""
-_COMMITS_PER_SIZE_CHECK: Final = 16
 _MAX_INLINE_IN_A_ROW: Final = 3
 """Requests that an event loop does one after the other without having had its turn."""
 _MAX_INLINE_COMMIT_SECONDS: Final = 0.002
@@ -67,6 +68,10 @@ class SharedConnection:
     clock: Clock
     writes: bool
     on_wake: Callable[[], None] = lambda: None
+    on_long_hold: Callable[[float], None] = lambda _: None
+    """Called with the seconds for which a transaction kept other processes from writing, if that was too long."""
+    write_process: WriteProcess | None = None
+    """Does what is asked, while it is ready, instead of this process."""
     _queue: RequestQueue = field(init=False)
     _requests_by_loop: dict[asyncio.AbstractEventLoop, list[Request[Any]]] = field(default_factory=dict, init=False)
     """Requests of an event loop's present turn, which end it together."""
@@ -93,6 +98,9 @@ class SharedConnection:
     _waiting_since: float = field(default=0.0, init=False)
     _watchdog: threading.Thread | None = field(default=None, init=False)
     _commits: int = field(default=0, init=False)
+    _recent_lookup_seconds: float = field(default=0.0, init=False)
+    """Seconds that lookups on an event loop have taken at most of late."""
+    _round_robins: dict[tuple[str, ...], RoundRobin] = field(default_factory=dict, init=False)
     _recent_commit_seconds: float = field(default=1.0, init=False)
     """Seconds that commits have taken at most of late; until some have been seen, too many."""
 
@@ -108,18 +116,39 @@ class SharedConnection:
         """Take requests from now on."""
         self._is_open = True
 
-    async def run(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+    async def run(self, work: Callable[[Transaction, *Ts], T], *args: *Ts, urgent: bool = False) -> T:
         """Run work in a transaction on the connection's thread, from an event loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._submit(Request(work, loop=loop, future=future), urgent=urgent)
+        request: Request[T] = Request(work, args, is_urgent=urgent)
+        if self.write_process is not None and self.write_process.is_ready:
+            return await self.write_process.run(request)
+        request.loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = request.loop.create_future()
+        request.future = future
+        self._submit(request, urgent=urgent)
         return await future
+
+    async def run_lookup(self, work: Callable[[Transaction], T]) -> T:
+        """Read a few rows by their key: on the caller's thread where that is free and quick, else as :meth:`run`.
+
+        To hand a lookup to another thread and back takes longer than the lookup, the more so while the loop is busy.
+        """
+        if self._recent_lookup_seconds > _MAX_INLINE_COMMIT_SECONDS:
+            self._recent_lookup_seconds *= _COMMIT_SECONDS_DECAY
+            return await self.run(work)
+        began = time.perf_counter()
+        request: Request[T] = Request(work)
+        if not self._read_inline(request):
+            return await self.run(work)
+        self._recent_lookup_seconds = max(
+            time.perf_counter() - began, self._recent_lookup_seconds * _COMMIT_SECONDS_DECAY
+        )
+        return request.get_result()
 
     async def run_coalesced(
         self,
         work: Callable[[Transaction, list[Any]], list[T]],
         item: Sized,
-        single_statement: Callable[[Transaction, Any], T | None],
+        single_statement: Callable[[Transaction, Any], T | None] | None,
     ) -> T:
         """Have an item done together with those that others share for the same work at the moment, by one call.
 
@@ -128,6 +157,8 @@ class SharedConnection:
         """
         loop = asyncio.get_running_loop()
         request: Request[T] = Request(coalesced_work=work, item=item, single_statement=single_statement, loop=loop)
+        if self.write_process is not None and self.write_process.is_ready:
+            return await self.write_process.run(request)
         if (
             self._inline_left
             and self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS
@@ -139,9 +170,6 @@ class SharedConnection:
                 return request.get_result()
         future: asyncio.Future[T] = loop.create_future()
         request.future = future
-        if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:
-            self._submit(request)
-            return await future
         turn_requests = self._requests_by_loop.setdefault(loop, [])
         turn_requests.append(request)
         try:
@@ -153,8 +181,10 @@ class SharedConnection:
             if self._requests_by_loop.get(loop) is turn_requests:  # the first to go on does it for all
                 del self._requests_by_loop[loop]
                 self._inline_left = _MAX_INLINE_IN_A_ROW if len(turn_requests) == 1 else 0
-                if sum(len(other.item) for other in turn_requests) <= MAX_GROUP_SIZE and self._serve_inline(
-                    turn_requests
+                if (
+                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS
+                    and sum(len(other.item) for other in turn_requests) <= MAX_GROUP_SIZE
+                    and self._serve_inline(turn_requests)
                 ):
                     resolve_futures(turn_requests)
                 else:
@@ -170,16 +200,28 @@ class SharedConnection:
         """Do the same, and wait for it on this thread."""
         return self._run_blocking(Request(coalesced_work=work, item=item, single_statement=single_statement))
 
-    def run_sync(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+    def run_sync(self, work: Callable[[Transaction, *Ts], T], *args: *Ts, urgent: bool = False) -> T:
         """Run work in a transaction, and wait for it on this thread."""
-        return self._run_blocking(Request(work), urgent=urgent)
+        return self._run_blocking(Request(work, args, is_urgent=urgent))
 
-    def _run_blocking(self, request: Request[T], *, urgent: bool = False) -> T:
+    def _run_blocking(self, request: Request[T]) -> T:
+        if self.write_process is not None and self.write_process.is_ready:
+            return self.write_process.run_sync(request)
         if not self._serve_inline([request]):
             request.done = threading.Event()
-            self._submit(request, urgent=urgent)
+            self._submit(request, urgent=request.is_urgent)
             request.done.wait()
         return request.get_result()
+
+    def serve(self, requests: Sequence[Request[Any]]) -> None:
+        """Do requests on this thread, or on the connection's where they would have to wait. Each has ``on_done``."""
+        requests = sorted(requests, key=attrgetter("is_urgent"), reverse=True)
+        for begin in range(0, len(requests), MAX_GROUP_SIZE):
+            group = requests[begin : begin + MAX_GROUP_SIZE]
+            if self._serve_inline(group):
+                resolve_futures(group)
+            else:
+                self._submit_all(group)
 
     def close(self) -> None:
         """Finish what was asked, then end the thread and close the connection.
@@ -280,6 +322,21 @@ class SharedConnection:
         finally:
             self._connection_lock.release()
 
+    def _read_inline(self, request: Request[Any]) -> bool:
+        """Read on this thread, if the connection is free; False: nothing was done."""
+        if not self._connection_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._connection is None or not self._queue.is_empty or not self._is_open or self._is_suspended:
+                return False
+            try:
+                self._execute([request], self._connect())
+            except BaseException as error:  # noqa: BLE001 - as on the connection's thread
+                self._fail([request], error)
+        finally:
+            self._connection_lock.release()
+        return True
+
     def _write_inline(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in our turn to write, and let others have theirs."""
         try:
@@ -295,14 +352,21 @@ class SharedConnection:
             self._fail(requests, error)
         finally:
             self._write_lock.release()
+            self._check_hold()
         return True
+
+    def _check_hold(self) -> None:
+        """Report that other processes could not write for too long. Nothing of ours takes that long."""
+        held = self._write_lock.held_seconds()
+        if held > _LONG_HOLD_SECONDS:
+            self.on_long_hold(held)
 
     def _write_single_statement(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do a request by one statement that commits itself; False: it takes more than that, and nothing was done."""
         request = requests[0]
         if request.single_statement is None or len(requests) > 1:
             return False
-        transaction = Transaction(connection, self.clock.micros())
+        transaction = Transaction(connection, self.clock.micros(), round_robins=self._round_robins)
         began = time.perf_counter()
         result = request.single_statement(transaction, request.item)
         if result is None:
@@ -333,6 +397,7 @@ class SharedConnection:
             with self._write_lock.held(before_wait=self._start_watchdog):
                 if self._stop_waiting():
                     self._execute_all(requests, self._connect())
+            self._check_hold()
         except BaseException as error:  # noqa: BLE001 - a caller that waits must be answered whatever happens
             self._fail(requests, error)
 
@@ -359,14 +424,10 @@ class SharedConnection:
         self._disconnect()
 
     def _execute_all(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> None:
-        if not self.writes:
-            for request in requests:
-                self._execute([request], connection)
-            return
         if not self._execute(requests, connection):
             for request in requests:
                 self._execute([request], self._connect())
-        if self._connection is not None:
+        if self.writes and self._connection is not None:
             self._checkpoint_when_due(connection)
 
     def _execute(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
@@ -389,12 +450,17 @@ class SharedConnection:
             else:
                 return
             time.sleep(pause)
+            self._write_lock.restart_hold()
 
     def _execute_and_commit(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in the transaction that has begun, and end it."""
-        locked_at = time.perf_counter()
         try:
-            transaction = Transaction(connection, self.clock.micros(), is_exclusive=len(requests) == 1)
+            transaction = Transaction(
+                connection,
+                self.clock.micros(),
+                is_exclusive=len(requests) == 1,
+                round_robins=self._round_robins,
+            )
             results = _results(transaction, requests)
             began = time.perf_counter()
             connection.execute("commit")
@@ -407,10 +473,7 @@ class SharedConnection:
             return True
         # Nothing from here on may undo or repeat what is written: first the answers, then the rest.
         self._acknowledge(requests, results, transaction)
-        ended = time.perf_counter()
-        self._record_commit(ended - began)
-        if self.writes and ended - locked_at > _LONG_HOLD_SECONDS:
-            _log_long_hold(ended - locked_at)
+        self._record_commit(time.perf_counter() - began)
         return True
 
     def _acknowledge(self, requests: Sequence[Request[Any]], results: Sequence[Any], transaction: Transaction) -> None:
@@ -458,7 +521,8 @@ class SharedConnection:
             message = (
                 f"{self.database}: another process{f' ({holder})' if holder else ''} has held the turn to write for "
                 f"more than {timeout:g} s; if it was stopped, continue or kill it; if a handler there holds Python's "
-                'global lock in a long call, give its task executor="process"'
+                'global lock in a long call, give its task executor="process", or start that worker with '
+                "--write-process always"
             )
             for request in expired:
                 request.error = StoreBusy(message)
@@ -474,26 +538,8 @@ class SharedConnection:
 
     def _checkpoint_when_due(self, connection: sqlite3.Connection) -> None:
         self._commits += 1
-        if self._commits % _COMMITS_PER_SIZE_CHECK:
-            return
-        try:
-            size = self.database.wal.stat().st_size
-        except OSError:
-            return
-        if size > WAL_SIZE_LIMIT:
-            # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it
-            # anew and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast
-            # as a file that grows.
-            connection.execute("pragma wal_checkpoint(passive)").fetchall()
-
-
-def _log_long_hold(seconds: float) -> None:
-    log.warning(
-        "no other process could write for %.1f s: this one had the write lock and was not let on. A handler that holds "
-        "Python's global lock in one long call does that (a regular expression, a sort, a C extension): give its task "
-        'executor="process"',
-        seconds,
-    )
+        if self._commits % COMMITS_PER_SIZE_CHECK == 0:
+            self.database.checkpoint_when_large(connection)
 
 
 def _results(transaction: Transaction, requests: Sequence[Request[Any]]) -> list[Any]:
@@ -505,5 +551,5 @@ def _results(transaction: Transaction, requests: Sequence[Request[Any]]) -> list
         if coalesced_work is not None:
             results += coalesced_work(transaction, [request.item for request in neighbours])
         else:
-            results += [request.work(transaction) for request in neighbours if request.work is not None]
+            results += [request.work(transaction, *request.args) for request in neighbours if request.work is not None]
     return results

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from onward.engine.access import AuditQuery
-from onward.http.authentication import COOKIE
+from onward.http.authentication import COOKIE, is_encrypted
 from onward.http.endpoints import Call, Reply, endpoint
 from onward.service.values import AuditPage, IdentityView, NewToken, TokenList, TokenRequest, TokenView
 
@@ -60,7 +60,7 @@ def _cookie(call: Call, secret: str, age: int | None = None) -> str:
     scope = call.request.scope
     path = scope.get("root_path", "") or "/"
     parts = [f"{COOKIE}={secret}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
-    if call.request.url.scheme == "https":
+    if is_encrypted(call.request, call.settings.trusted_proxy):
         parts.append("Secure")
     if age is not None:
         parts.append(f"Max-Age={age}")

@@ -17,7 +17,7 @@ from onward.errors import OnwardError
 from onward.events import AnyEvent
 from onward.http.endpoints import Call, Reply, endpoint
 from onward.http.problems import HttpError
-from onward.http.security import HEADERS
+from onward.http.security import raw_headers
 from onward.service.identity import Identity
 from onward.service.services import Services
 
@@ -82,9 +82,8 @@ async def _send(
     receive: Receive,
     send: Send,
 ) -> None:
-    headers = {**HEADERS, "Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": raw})
+    headers = raw_headers({"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"})
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b": onward\n\n", "more_body": True})
     gone = asyncio.ensure_future(_disconnected(receive))
     sent = checked = time.monotonic()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -13,8 +11,10 @@ from starlette.types import Receive, Scope, Send
 from onward.errors import InvalidValue
 from onward.http.bodies import NDJSON, check_media_type, decode, decode_lines
 from onward.http.endpoints import JSON, Call, Endpoint, Paging, Reply, endpoint
-from onward.http.security import HEADERS
+from onward.http.request_headers import header
+from onward.http.security import raw_headers
 from onward.job import Job
+from onward.service.export import csv_chunks, ndjson_chunks
 from onward.service.jobs import MAX_ENQUEUED
 from onward.service.values import (
     BulkOperation,
@@ -121,7 +121,7 @@ async def reveal(call: Call) -> Job:
 
 async def enqueue(call: Call) -> Reply:
     request: EnqueueRequest = call.body
-    key = call.request.headers.get("idempotency-key")
+    key = header(call.request, b"idempotency-key")
     if key is not None:
         if request.idempotency_key not in {None, key}:
             raise InvalidValue("idempotency_key", request.idempotency_key, "differs from the Idempotency-Key header")
@@ -131,7 +131,7 @@ async def enqueue(call: Call) -> Reply:
 
 
 async def enqueue_many(call: Call) -> EnqueuedJobs:
-    if "idempotency-key" in call.request.headers:
+    if header(call.request, b"idempotency-key") is not None:
         rule = "is for one job: give each job of the body its idempotency_key"
         raise InvalidValue("Idempotency-Key", "…", rule)
     if check_media_type(call.request, frozenset({JSON}) | NDJSON) in NDJSON:
@@ -192,11 +192,6 @@ async def cancel_operation(call: Call) -> BulkOperation:
 
 # Export
 
-COLUMNS: Final = (
-    "id", "queue", "type", "status", "org_id", "priority", "attempts", "max_attempts", "created_at", "started_at",
-    "completed_at", "last_error", "payload", "result",
-)  # fmt: skip
-
 
 async def export(call: Call) -> Reply:
     query: ExportQuery = call.query
@@ -206,47 +201,17 @@ async def export(call: Call) -> Reply:
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         media_type = "text/csv; charset=utf-8" if is_csv else "application/x-ndjson"
         headers = {
-            **HEADERS,
             "Content-Type": media_type,
             "Content-Disposition": f'attachment; filename="jobs.{query.format}"',
         }
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
-        async for chunk in _csv(pages) if is_csv else _ndjson(pages):
+        await send({"type": "http.response.start", "status": 200, "headers": raw_headers(headers)})
+        async for chunk in csv_chunks(pages) if is_csv else ndjson_chunks(pages):
             if not await call.services.access.is_valid(call.identity):
                 raise ConnectionAbortedError("the token was revoked")  # the rest must not look like the end
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Reply(stream=stream)
-
-
-async def _ndjson(pages: AsyncGenerator[tuple[Job, ...], None]) -> AsyncGenerator[bytes, None]:
-    encoder = msgspec.json.Encoder()
-    async for page in pages:
-        yield encoder.encode_lines(page)
-
-
-async def _csv(pages: AsyncGenerator[tuple[Job, ...], None]) -> AsyncGenerator[bytes, None]:
-    yield _rows([COLUMNS])
-    async for page in pages:
-        yield _rows([cell(getattr(job, column)) for column in COLUMNS] for job in page)
-
-
-def _rows(rows: Iterable[Iterable[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode()
-
-
-def cell(value: Any) -> str:
-    """Write a cell that no spreadsheet takes for a formula (X6)."""
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
-    if isinstance(value, dict | list):
-        text = msgspec.json.encode(value).decode()
-    return f"'{text}" if text.lstrip(" ")[:1] in {"=", "+", "-", "@", "\t", "\r", "\n", "|", "%"} else text
 
 
 def _of_one_job() -> Iterable[Endpoint]:

@@ -87,6 +87,14 @@ for n, meta in ipairs(KEYS) do
     queue.cap = math.min(queue.cap, math.max(0, queue.max - used))
     queue.available = math.min(queue.available, queue.cap)
   end
+  -- queue.rateLimit() and worker.rateLimit() of Node's close a queue for a while by a count that no limit reaches.
+  if not queue.max and ready > 0 and (tonumber(call('GET', base .. 'limiter')) or 0) >= 9007199254740991 then
+    local left = call('PTTL', base .. 'limiter')
+    if left > 0 then
+      queue.limited, queue.cap, queue.available = true, 0, 0
+      retry_in(left * 1000 / ttl_factor)
+    end
+  end
   if own[3] then
     queue.limited = true
     queue.rate = {spacing = tonumber(own[3]), burst_window = tonumber(own[4]), start_within = tonumber(own[5]),

@@ -9,11 +9,14 @@
 -- No more is taken than so many bytes of data, or one job: of each queue the first before the second of any. What is compressed is
 -- counted eightfold, since to know its size it would have to be read. The rest is unlocked when the statement ends.
 -- $1 queues, $2 how many of each, $3 leases, $4 worker, $5 batches that have ended, $6 by how many microseconds this claim is later
--- than the clock says, $7 bytes
+-- than the clock says, $7 bytes, $8 whether the caller has permits of the queues; without, those with limits are left out, and paused ones
+-- are at any rate
 -- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after);
 --        job_i10 (name, singleton_key, state desc, created_on, id), job_i8 (name, singleton_key)
 with wanted as materialized (
-  select * from unnest($1::text[], $2::bigint[], $3::interval[]) with ordinality w (name, count, lease, no)),
+  select * from unnest($1::text[], $2::bigint[], $3::interval[]) with ordinality w (name, count, lease, no)
+   where not exists (select from onward.queue q where q.name = w.name and q.paused)
+     and ($8::boolean or not exists (select from onward.queue_limit l where l.queue = w.name))),
 heads as materialized (                                                               -- if variant.strict_fifo
   select distinct on (h.name, h.singleton_key) h.name, h.id                           -- if variant.strict_fifo
     from pgboss.job_common h                                                          -- if variant.strict_fifo

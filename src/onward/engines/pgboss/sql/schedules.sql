@@ -4,5 +4,5 @@ select s.name,
        '',                                                                            -- unless schedule.key
        s.kind,                                                                        -- if schedule.kind
        'cron',                                                                        -- unless schedule.kind
-       s.cron, coalesce(s.timezone, 'UTC'), s.data::text, s.options::text
+       s.cron, coalesce(s.timezone, 'UTC'), s.data::text, s.options::text, s.created_on
   from pgboss.schedule s order by 1, 2

@@ -65,6 +65,30 @@ begin
   return pruned;
 end $$;
 
+-- Write the record of a change by filter, when it has ended (A5), and answer whether it is new. A worker runs such changes and may
+-- write no record: so the record is the one that the job was accepted with, and the worker gives the count alone. The job may have been
+-- cancelled meanwhile, and is history then.
+create function onward.record_operation(operation uuid, record text, changed bigint, now timestamptz) returns boolean
+  language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into onward.audit (at, id, actor, role, action, target, filter, count, orgs, request_id, detail)
+  select coalesce(record_operation.now, clock_timestamp()), r.value ->> 'id', r.value ->> 'actor', r.value ->> 'role',
+         r.value ->> 'action', coalesce(r.value ->> 'target', ''), r.value ->> 'filter', changed,
+         case when json_typeof(r.value -> 'orgs') = 'array' then array(select json_array_elements_text(r.value -> 'orgs')) end,
+         coalesce(r.value ->> 'request_id', ''), r.value ->> 'detail'
+    from (select j.payload from onward.job j
+           where j.id = operation and starts_with(j.type, 'onward.') and j.queue = 'onward/operations'
+          union all
+          select h.payload from onward.history h
+           where h.id = operation and starts_with(h.type, 'onward.') and h.queue = 'onward/operations'
+           limit 1) accepted
+   cross join lateral (select accepted.payload -> 'plan' -> 'audit' as value) r
+   where r.value ->> 'id' = record
+  on conflict (id) do nothing;
+  return found;
+end $$;
+
 -- Refuse a caller that does not own the schema: its grants would give nothing, with a mere warning.
 create function onward.check_owner() returns void
   language plpgsql

@@ -1,0 +1,2 @@
+-- Read the store's time.
+select pgboss.job_now()
