@@ -17,6 +17,7 @@ OF_POOLERS := tests/conformance $(addprefix tests/engines/postgres/test_,history
 IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py promotion.py signals.py transactions.py) \
 	tests/engines/postgres/test_plans.py --quiet -k postgres
 OF_HTTP := tests/http tests/service
+OF_DASHBOARD := tests/dashboard
 ON_15 := ONWARD_TEST_POSTGRES_VERSION=15 $(PYTEST)
 ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
 THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
@@ -46,7 +47,7 @@ endef
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos docs clean
+.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos docs screenshots clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +62,8 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(call timed,PgBouncer,$(call with_second_run,$(THROUGH_PGBOUNCER),$(IN_SHORT)))
 	$(call timed,newer Pythons,$(MAKE) --no-print-directory check-pythons-short)
 	$(call timed,HTTP (budget 8 min),$(call with_second_run,$(PYTEST),$(OF_HTTP)))
-	$(call timed,core (budget 30 min),$(call with_second_run,$(PYTEST),$(addprefix --ignore=,$(OF_HTTP))))
+	$(call timed,browser (budget 12 min),$(call with_second_run,$(PYTEST),$(OF_DASHBOARD)))
+	$(call timed,core (budget 30 min),$(call with_second_run,$(PYTEST),$(addprefix --ignore=,$(OF_HTTP) $(OF_DASHBOARD))))
 
 check-pythons: ## Run the unit, SQLite and worker tests on the newer Pythons of this machine
 	$(call on_pythons,$(OF_PYTHONS))
@@ -80,6 +82,9 @@ mutants: $(READY) ## Plant bugs, one at a time, and show that the tests find eac
 
 demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 	$(BIN)/onward demo
+
+screenshots: $(READY) $(SERVERS) ## Take the pictures of the dashboard that the documentation shows
+	$(BIN)/python -m tests.dashboard.screenshots
 
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench

@@ -260,6 +260,11 @@ def detached_context(type: str = "detached", *, state: Any = None) -> JobContext
     return JobContext(RunState(claim, state=state))
 
 
+def claim_of(context: JobContext) -> Claim:
+    """Return the claim that a run rests on, for the native API of a store."""
+    return context._run.claim  # noqa: SLF001 - for onward.bullmq; no part of what handlers see
+
+
 async def stored_job(context: JobContext) -> Job | None:
     """Read the job that a handler runs as the store has it; None: it is gone, or the handler was called by hand."""
     run = context._run  # noqa: SLF001 - for contrib.django; no part of what handlers see
@@ -270,11 +275,6 @@ def wait_for_stored_job(context: JobContext) -> Job | None:
     """Read it from a thread of the handler's."""
     run = context._run  # noqa: SLF001 - as above
     return None if run.engine is None else run.wait_for(stored_job(context))
-
-
-def claim_of(context: JobContext) -> Claim:
-    """Return the claim that a run rests on, for the native API of a store."""
-    return context._run.claim  # noqa: SLF001 - for onward.bullmq; no part of what handlers see
 
 
 def trace_of(context: JobContext) -> str | None:

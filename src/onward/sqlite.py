@@ -7,7 +7,7 @@ gets its turn, and checkpoint only while they hold it. Connections made here do 
 
     with closing(onward.sqlite.connect("sqlite:///jobs.db")) as connection, connection:
         connection.execute("insert into orders (id) values (?)", (7,))
-        charge.using(connection=connection).enqueue_sync(order_id=7)
+        charge.using(connection=connection).sync.enqueue(order_id=7)
 
     engine = onward.sqlite.prepare(create_engine("sqlite:///jobs.db"))                    # SQLAlchemy
     engine = onward.sqlite.prepare(create_async_engine("sqlite+aiosqlite:///jobs.db"))

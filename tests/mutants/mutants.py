@@ -473,7 +473,7 @@ LIMITS: Final = (
         "pgmq limits: permits of jobs that were not there are kept",
         (
             Edit(
-                "engines/pgmq/migrations/0009_limits.sql",
+                "engines/pgmq/migrations/0010_limits.sql",
                 "        perform onward.give_up_permits(permits.token);\n",
                 "",
             ),
@@ -484,7 +484,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "pgmq limits: concurrency does not count what is held",
-        (Edit("engines/pgmq/migrations/0009_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
+        (Edit("engines/pgmq/migrations/0010_limits.sql", "share, onward.held_count(name))", "share, 0)"),),
         (f"{CONFORMANCE}/test_limits.py",),
         only="held_at_once",
         engine="pgmq",

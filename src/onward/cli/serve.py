@@ -75,7 +75,7 @@ def serve(
     url: UrlOption = None,
     debug: DebugOption = False,
 ) -> None:  # fmt: skip
-    """Serve the HTTP API. Loopback only, unless tokens and TLS or a proxy protect it."""
+    """Serve the HTTP API and the dashboard. Loopback only, unless tokens and TLS or a proxy protect it."""
     with report_errors(debug=debug):
         try:
             from onward.http.binding import check_binding  # noqa: PLC0415 - an extra

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from onward.app import App
 from onward.core import core_of
+from onward.dashboard.site import Dashboard
 from onward.errors import NotAuthenticated
 from onward.http import openapi
 from onward.http.access_log import write_access_log
@@ -119,6 +120,7 @@ class Server:
         self.operations = OperationRunner(app) if settings.run_operations else None
         self.access_pruner = AccessPruner(self.services.store, keep_audit=settings.keep_audit)
         plugins = [plugin for plugin in core_of(app).plugins if isinstance(plugin, Plugin)]
+        self.dashboard = Dashboard(self.services, settings, self.authenticator, on_operation=self.wake_operations)
         self.endpoints = [*all_endpoints(), *self._openapi(), *(one for each in plugins for one in _routes_of(each))]
 
     def application(self) -> Starlette:
@@ -145,7 +147,12 @@ class Server:
         ]
         routes.append(Route("/healthz", _Probe(self, self._is_alive), methods=None))
         routes.append(Route("/readyz", _Probe(self, self.services.status.is_ready), methods=None))
-        return routes
+        return [*routes, *self.dashboard.routes(self.run)]
+
+    def wake_operations(self) -> None:
+        """Make changes by filter here, where this process does so."""
+        if self.operations is not None:
+            self.operations.wake()
 
     def _openapi(self) -> list[Endpoint]:
         async def document(call: Call) -> Reply:
@@ -284,8 +291,8 @@ class _Resource:
             body=body,
         )
         value = await self._run(found, call)
-        if server.operations is not None and isinstance(value, Reply) and value.status == 202:
-            server.operations.wake()
+        if isinstance(value, Reply) and value.status == 202:
+            server.wake_operations()
         await _send(exchange, found, value)
 
     async def _identify(self, found: Endpoint, request: Request, exchange: Exchange) -> tuple[Identity, Any]:

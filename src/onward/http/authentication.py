@@ -80,6 +80,16 @@ class Authenticator:
         return None if secret is None else await self._access.authenticate_session(secret)
 
 
+def session_cookie(request: Request, secret: str, *, proxy: TrustedProxy | None = None, age: int | None = None) -> str:
+    """Write the cookie of a session, for the path under which the server is mounted; Secure where TLS is used."""
+    parts = [f"{COOKIE}={secret}", f"Path={request.scope.get('root_path', '') or '/'}", "HttpOnly", "SameSite=Strict"]
+    if is_encrypted(request, proxy):
+        parts.append("Secure")
+    if age is not None:
+        parts.append(f"Max-Age={age}")
+    return "; ".join(parts)
+
+
 def peer_of(request: Request) -> str:
     """Return the address of the other end of the connection."""
     client = request.scope.get("client")

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from onward.engine.access import AuditQuery
-from onward.http.authentication import COOKIE, is_encrypted
+from onward.http.authentication import session_cookie
 from onward.http.endpoints import Call, Reply, endpoint
 from onward.service.values import AuditPage, IdentityView, NewToken, TokenList, TokenRequest, TokenView
 
@@ -44,7 +44,8 @@ class AuditParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 async def login(call: Call) -> Reply:
     session = await call.services.access.create_session(call.identity)
     view = await call.services.access.whoami(session.identity)
-    return Reply(value=view, status=201, headers={"Set-Cookie": _cookie(call, session.secret)})
+    cookie = session_cookie(call.request, session.secret, proxy=call.settings.trusted_proxy)
+    return Reply(value=view, status=201, headers={"Set-Cookie": cookie})
 
 
 async def whoami(call: Call) -> IdentityView:
@@ -53,18 +54,8 @@ async def whoami(call: Call) -> IdentityView:
 
 async def logout(call: Call) -> Reply:
     await call.services.access.logout(call.identity)
-    return Reply(status=204, headers={"Set-Cookie": _cookie(call, "", age=0)})
-
-
-def _cookie(call: Call, secret: str, age: int | None = None) -> str:
-    scope = call.request.scope
-    path = scope.get("root_path", "") or "/"
-    parts = [f"{COOKIE}={secret}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
-    if is_encrypted(call.request, call.settings.trusted_proxy):
-        parts.append("Secure")
-    if age is not None:
-        parts.append(f"Max-Age={age}")
-    return "; ".join(parts)
+    cookie = session_cookie(call.request, "", proxy=call.settings.trusted_proxy, age=0)
+    return Reply(status=204, headers={"Set-Cookie": cookie})
 
 
 async def list_tokens(call: Call) -> TokenList:

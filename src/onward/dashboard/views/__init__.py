@@ -1,0 +1,1 @@
+"""One module per group of pages: view functions that read, and actions that change."""
