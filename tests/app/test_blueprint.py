@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onward import App, InvalidValue, JobContext, JobStatus, Tasks, Unsupported
-from onward.engine.capabilities import Feature
+from onward.engine.capabilities import Feature, absent
+from onward.engines.sqlite.engine import SQLiteEngine
 from onward.testing import ManualClock, assert_enqueued, drain
+
+SQLITE = SQLiteEngine().capabilities
 
 
 async def test_a_blueprint_gives_its_tasks_a_prefix_and_a_queue(app: App):  # X1
@@ -60,6 +64,7 @@ async def test_tasks_and_schedules_that_come_after_the_include_are_added(app: Ap
     @tasks.task
     async def daily(days: int) -> None: ...
 
+    assert list(app.tasks) == ["report.daily"]
     await app.tick()
     assert [(schedule.name, str(schedule.trigger)) for schedule in await app.schedules.list()] == [
         ("report.daily", "0 0 * * *")
@@ -102,17 +107,20 @@ async def test_of_several_apps_the_last_one_gets_the_jobs(clock: ManualClock):
         await assert_enqueued(first, send, count=1, arguments={"to": "bob"})
 
 
-def test_what_a_blueprint_needs_and_the_store_lacks_is_refused_when_it_is_included():  # X1
+def test_what_a_blueprint_needs_and_the_store_lacks_is_refused_when_it_is_included(
+    monkeypatch: pytest.MonkeyPatch,
+):  # X1
     tasks = Tasks()
 
     @tasks.task(rate="10/min")
     async def send() -> None: ...
 
-    app = App("pgmq+postgresql://localhost/db")
-    if app.capabilities.has(Feature.RATE):
-        pytest.skip("PGMQ has rates")
-    with pytest.raises(Unsupported, match="rate"):
+    lacking = replace(SQLITE, features={**SQLITE.features, Feature.RATE: absent("no rates in this test")})
+    monkeypatch.setattr(SQLiteEngine, "capabilities", lacking)
+    app = App("sqlite://")
+    with pytest.raises(Unsupported, match="no rates in this test"):
         app.include(tasks)
+    assert list(app.tasks) == []
 
 
 def test_bad_names_are_refused():

@@ -30,11 +30,12 @@ async def app(pools: list[Pool]) -> AsyncIterator[App]:
     @asynccontextmanager
     async def lifespan(app: App) -> AsyncIterator[Pool]:
         assert (await app.jobs.list()).items is not None  # the store is open
-        pools.append(Pool())
+        pool = Pool()
+        pools.append(pool)
         try:
-            yield pools[-1]
+            yield pool
         finally:
-            pools[-1].is_open = False
+            pool.is_open = False
 
     async with App("sqlite://", lifespan=lifespan) as app:
         yield app
@@ -128,6 +129,21 @@ async def test_an_inline_enqueue_enters_it_and_those_within_it_share_it(app: App
         handle = await asyncio.to_thread(plain.sync.enqueue)  # on a loop of its own
         assert (await asyncio.to_thread(handle.info)).status is JobStatus.COMPLETED
     assert [(pool.is_open, pool.uses) for pool in pools] == [(False, 2), (False, 1)]
+
+
+async def test_a_run_on_another_event_loop_has_resources_of_its_own(app: App, pools: list[Pool]):
+    @app.task
+    async def child(context: JobContext) -> None:
+        use(context)
+
+    @app.task
+    async def parent(context: JobContext) -> None:
+        use(context)
+        await asyncio.to_thread(child.sync.enqueue)  # runs it on another loop, with a copy of this context
+
+    with inline(app):
+        assert (await (await parent.enqueue()).info()).status is JobStatus.COMPLETED
+    assert [(pool.is_open, pool.uses) for pool in pools] == [(False, 1), (False, 1)]
 
 
 async def test_a_worker_whose_resources_cannot_be_opened_claims_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from onward import App, InvalidValue, JobStatus, Unsupported
 from onward.config import url_from
 from onward.core import core_of
-from onward.engine.capabilities import Feature
+from onward.engine.capabilities import Feature, absent
+from onward.engines.sqlite.engine import SQLiteEngine
 from onward.project_file import ProjectSettings, project_settings
 from onward.testing import ManualClock, assert_enqueued, drain, inline
 
@@ -38,8 +40,9 @@ async def test_an_app_without_a_url_resolves_it_at_the_first_use(tmp_path: Path,
     with pytest.raises(InvalidValue, match=r"ONWARD_URL.*\[tool.onward\]"):
         await send.enqueue("ann")
     monkeypatch.setenv("ONWARD_URL", f"sqlite:///{tmp_path}/jobs.db")
-    with pytest.raises(InvalidValue, match="Mixed-Case"):  # and this one cannot
-        await send.enqueue("ann")
+    with pytest.raises(InvalidValue, match="Mixed-Case"):  # and this one cannot, whatever is asked of it
+        await app.jobs.list()
+    assert not core_of(app).is_bound
 
 
 async def test_the_first_use_may_be_an_enqueue_a_listing_or_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -82,18 +85,19 @@ async def test_an_app_is_configured_before_its_first_use(tmp_path: Path):
         app.configure()
 
 
-def test_a_store_that_lacks_what_the_code_needs_is_refused_when_it_is_known():  # X1
+def test_a_store_that_lacks_what_the_code_needs_is_refused_when_it_is_known(monkeypatch: pytest.MonkeyPatch):  # X1
     app = App()
 
     @app.schedule("@daily")
     @app.task
     async def report() -> None: ...
 
-    other = "pgmq+postgresql://localhost/db"
-    if App(other).capabilities.has(Feature.SCHEDULES):
-        pytest.skip("every store has schedules")
-    with pytest.raises(Unsupported, match="schedules"):
-        app.configure(url=other)
+    known = SQLiteEngine().capabilities
+    lacking = replace(known, features={**known.features, Feature.SCHEDULES: absent("no schedules in this test")})
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteEngine, "capabilities", lacking)
+        with pytest.raises(Unsupported, match="no schedules in this test"):
+            app.configure(url="sqlite://")
     assert not core_of(app).is_bound
     app.configure(url="sqlite://")
 
