@@ -47,7 +47,7 @@ endef
 timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos docs screenshots clean
+.PHONY: help test check check-pythons check-pythons-short conformance-postgres mutants demo bench bench-peers bench-redis bench-long fuzz chaos docs screenshots clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -101,6 +101,9 @@ bench-redis: $(READY) ## Measure what else there is on Redis: bulk, delays, pick
 
 bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open transaction; half an hour
 	$(BIN)/python -m bench.long
+
+fuzz: $(READY) ## Send made-up requests to the HTTP API, 5 000 of each role on each store; half an hour and more
+	ONWARD_FUZZ_EXAMPLES=5000 $(PYTEST) tests/http/test_openapi.py --timeout 7200
 
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
 	$(BIN)/python -m pytest tests/chaos tests/interop -m slow --timeout 1800 --capture no

@@ -748,9 +748,8 @@ LANES: Final = (
         (
             Edit(
                 f"{_PY}/writer.py",
-                "                    self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS\n"
-                "                    and sum(",
-                "                    sum(",
+                "self._recent_commit_seconds <= _MAX_INLINE_COMMIT_SECONDS\n                    and sum(",
+                "sum(",
             ),
         ),
         (f"{SQLITE}/test_inline_writes.py",),
@@ -4877,6 +4876,32 @@ SERVER: Final = (
         "log: a warning waits for its batch",
         (Edit("worker/log_format.py", "record.levelno >= logging.WARNING or ", ""),),
         ("tests/worker/test_log_format.py::test_lines_of_a_server_are_written_together_and_warnings_at_once",),
+    ),
+    Mutant(
+        "http: a token in a path is logged",
+        (Edit("http/access_log.py", "if PREFIX in path else path)", "if False else path)"),),
+        (f"{HTTP_TESTS}/test_canaries.py",),
+    ),
+    Mutant(
+        "service: the progress of a job shows its secrets",
+        (Edit("service/redaction.py", "progress_message=text(job.progress_message),", ""),),
+        (f"{HTTP_TESTS}/test_canaries.py",),
+    ),
+    Mutant(
+        "http: a page of another origin may change everything",
+        (
+            Edit(
+                "http/authentication.py",
+                "            check_origin(request)\n            return identity",
+                "            return identity",
+            ),
+        ),
+        (f"{HTTP_TESTS}/test_cross_site.py::test_a_page_of_another_site_changes_nothing",),
+    ),
+    Mutant(
+        "openapi: a field that need not be sent is promised",
+        (Edit("http/openapi.py", '        each.pop("default", None)', "        pass"),),
+        (f"{HTTP_TESTS}/test_typescript.py",),
     ),
     Mutant(
         "http: a server listens anywhere without TLS",

@@ -135,10 +135,6 @@ def work(
         WriteProcess | None,
         typer.Option(help="SQLite: whether a separate process writes for each worker; auto.", show_default=False),
     ] = None,
-    write_process: Annotated[
-        WriteProcess | None,
-        typer.Option(help="SQLite: whether a separate process writes for each worker; auto.", show_default=False),
-    ] = None,
     log_format: Annotated[LogFormat, typer.Option("--log", help="How to write the log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log.")] = LogLevel.INFO,
     uvloop: Annotated[bool, typer.Option("--uvloop", help="Use uvloop's event loop.", show_default=False)] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -10,12 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import Request
 
 from onward.http.authentication import peer_of
+from onward.service.access import PREFIX
 
 if TYPE_CHECKING:
     from onward.http.application import Exchange
 
 log = logging.getLogger("onward.http.access")
 _LONGEST: Final = 500
+_TOKEN: Final = re.compile(rf"{PREFIX}_[^/]+")
+
+
+def _shown(path: str) -> str:
+    """Return a path without a token that was put there by mistake (S2)."""
+    return (_TOKEN.sub(PREFIX + "_…", path) if PREFIX in path else path)[:_LONGEST]
 
 
 class _AccessRecord(logging.LogRecord):
@@ -37,7 +45,7 @@ def write_access_log(request: Request, exchange: Exchange) -> None:
         return
     facts = {
         "method": request.method[:20],
-        "path": str(request.scope.get("path", ""))[:_LONGEST],
+        "path": _shown(str(request.scope.get("path", ""))),
         "status": exchange.status,
         "seconds": round(time.perf_counter() - exchange.began, 6),
         "actor": exchange.actor,

@@ -36,6 +36,9 @@ def document(endpoints: Sequence[Endpoint], prefix: str, *, root_path: str = "")
         types += [kind for kind in (one.query, one.body, one.returns) if kind is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    bodies = [by_type[id(one.body)] for one in endpoints if one.body is not None]
+    for name in _reachable(bodies, components):
+        _leave_out_defaults(components[name])
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         paths.setdefault(prefix + one.path, {})[one.method.lower()] = _operation(one, by_type, components)
@@ -52,6 +55,29 @@ def document(endpoints: Sequence[Endpoint], prefix: str, *, root_path: str = "")
             },
         },
     }
+
+
+def _reachable(schemas: Sequence[Any], components: dict[str, Any]) -> set[str]:
+    """Find the components that some schemas refer to."""
+    found: set[str] = set()
+    waiting = list(schemas)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name and name not in found:
+                found.add(name)
+                waiting.append(components[name])
+            waiting += one.values()
+    return found
+
+
+def _leave_out_defaults(schema: dict[str, Any]) -> None:
+    """Make a field of a request that need not be sent optional for generators, which take a default for a promise."""
+    for each in schema.get("properties", {}).values():
+        each.pop("default", None)
 
 
 def _operation(one: Endpoint, by_type: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
