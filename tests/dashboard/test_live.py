@@ -121,6 +121,20 @@ async def test_a_stream_ends_with_its_token(site: Site):  # S2
                 pass
 
 
+async def test_a_server_that_stops_does_not_wait_for_open_pages(site: Site):
+    headers = {"Authorization": f"Bearer {await site.token('viewer')}"}
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{site.root}/live", headers=headers) as stream,
+    ):
+        lines = stream.aiter_lines()
+        assert (await anext(lines)).startswith(":")
+        site.server.dashboard.end_streams()
+        async with asyncio.timeout(60):
+            async for _ in lines:
+                pass
+
+
 async def test_a_browser_whose_token_is_revoked_is_asked_to_log_in(site: Site, browser: Browser):  # S2
     async with visitor(browser, site, "viewer") as person:
         page = await person.go("/jobs")
