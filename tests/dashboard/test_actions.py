@@ -82,6 +82,13 @@ async def test_another_site_cannot_send_a_form(site: Site, browser: Browser):  #
                 max_redirects=0,
             )
             assert answer.status == 403
+        answer = await person.context.request.post(
+            f"{site.root}/login",
+            form={"token": await site.token("viewer")},
+            headers={"Origin": "https://evil.example"},
+            max_redirects=0,
+        )
+        assert answer.status == 403
     assert (await site.app.jobs.get(job.id)).status is JobStatus.PENDING
 
 

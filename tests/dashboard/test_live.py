@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Page
 
@@ -13,6 +14,7 @@ from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
 from onward.lifecycle import JobStatus
 from tests.dashboard.browsing import Site, visitor
+from tests.dashboard.shop import ROOT
 from tests.dashboard.test_actions import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -102,7 +104,38 @@ async def test_tabs_share_one_stream_and_nobody_watching_reads_nothing(
     assert reads == before
 
 
-async def test_revoking_a_token_ends_its_stream(site: Site, browser: Browser):  # S2
+async def test_a_stream_ends_with_its_token(site: Site):  # S2
+    secret = await site.token("viewer")
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{site.root}/live", headers=headers) as open,
+    ):
+        assert open.status_code == 200
+        lines = open.aiter_lines()
+        assert (await anext(lines)).startswith(":")
+        identity = await site.server.services.access.authenticate(secret)
+        await site.server.services.access.revoke_token(ROOT, identity.token_id or "")
+        async with asyncio.timeout(60):
+            async for _ in lines:
+                pass
+
+
+async def test_a_server_that_stops_does_not_wait_for_open_pages(site: Site):
+    headers = {"Authorization": f"Bearer {await site.token('viewer')}"}
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{site.root}/live", headers=headers) as stream,
+    ):
+        lines = stream.aiter_lines()
+        assert (await anext(lines)).startswith(":")
+        site.server.dashboard.end_streams()
+        async with asyncio.timeout(60):
+            async for _ in lines:
+                pass
+
+
+async def test_a_browser_whose_token_is_revoked_is_asked_to_log_in(site: Site, browser: Browser):  # S2
     async with visitor(browser, site, "viewer") as person:
         page = await person.go("/jobs")
         await is_live(page)

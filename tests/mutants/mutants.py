@@ -5251,10 +5251,87 @@ APPLICATIONS: Final = (
     ),
 )
 
+_PAGES: Final = "tests/dashboard"
+DASHBOARD: Final = (
+    Mutant(
+        "dashboard: an unsafe action asks no question",
+        (Edit("dashboard/visit.py", 'if not self.form.has("confirmed"):', "if False:"),),
+        (f"{_PAGES}/test_actions.py::test_a_job_is_cancelled_after_a_question",),
+    ),
+    Mutant(
+        "dashboard: text is not escaped",
+        (Edit("dashboard/site.py", "autoescape=True", "autoescape=False"),),
+        (f"{_PAGES}/test_hostile_text.py::test_no_text_of_the_corpus_becomes_markup_or_script",),
+    ),
+    Mutant(
+        "dashboard: characters that reverse text are shown as they are",
+        (Edit("dashboard/site.py", "            finalize=visible,\n", ""),),
+        (f"{_PAGES}/test_hostile_text.py::test_text_that_reverses_other_text_is_made_visible",),
+    ),
+    Mutant(
+        "dashboard: a login leads to another site",
+        (Edit("dashboard/site.py", 'return path if is_local and "\\\\" not in path else "/"', "return path"),),
+        (f"{_PAGES}/test_parts.py",),
+    ),
+    Mutant(
+        "dashboard: another site's page logs a browser in",
+        (
+            Edit(
+                "dashboard/site.py",
+                "                check_origin(request)\n                self._authenticator",
+                "                self._authenticator",
+            ),
+        ),
+        (f"{_PAGES}/test_actions.py::test_another_site_cannot_send_a_form",),
+    ),
+    Mutant(
+        "dashboard: a copy is made of what is shown, not of what is stored",
+        (Edit("dashboard/views/job.py", "return restored(payload, original.payload)", "return payload"),),
+        (f"{_PAGES}/test_actions.py::test_a_copy_takes_redacted_values_only_from_those_who_may_see_them",),
+    ),
+    Mutant(
+        "dashboard: a stream outlives its token",
+        (Edit("dashboard/live.py", "if not await self._services.access.is_valid(identity):", "if False:"),),
+        (f"{_PAGES}/test_live.py::test_a_stream_ends_with_its_token",),
+    ),
+    Mutant(
+        "dashboard: viewers do not share a read",
+        (Edit("dashboard/reads.py", "if found.task is not None and not found.task.done()", "if False"),),
+        (f"{_PAGES}/test_parts.py",),
+    ),
+    Mutant(
+        "dashboard: the store is read while nobody looks",
+        (
+            Edit(
+                "dashboard/pulse.py",
+                "            self._loop.cancel()\n            self._loop = None\n",
+                "            pass\n",
+            ),
+        ),
+        (f"{_PAGES}/test_live.py::test_tabs_share_one_stream_and_nobody_watching_reads_nothing",),
+    ),
+    Mutant(
+        "dashboard: an update takes a selection away",
+        (Edit("dashboard/static/live.js", "return selection && !selection.isCollapsed", "return false && selection"),),
+        (f"{_PAGES}/test_live.py::test_an_update_keeps_focus_selection_typed_text_and_checked_boxes",),
+    ),
+    Mutant(
+        "dashboard: a state that the engine does not have is offered",
+        (Edit("dashboard/views/rows.py", "        absent.add(JobStatus.CANCELLED)\n", "        pass\n"),),
+        (f"{_PAGES}/test_engines.py",),
+    ),
+    Mutant(
+        "dashboard: a tree has no bound",
+        (Edit("dashboard/tree.py", "if self._left <= 0:", "if False:"),),
+        (f"{_PAGES}/test_parts.py",),
+    ),
+)
+
 MUTANTS: Final = (
     *APPLICATIONS,
     *SERVER,
     *ALERTS,
+    *DASHBOARD,
     *ACCESS,
     *PAUSES,
     *WORKER_COMMANDS,

@@ -40,6 +40,7 @@ class Streams:
         self._services = services
         self._most = most
         self._open: Counter[str] = Counter()
+        self._ends: set[asyncio.Future[None]] = set()
 
     def enter(self, identity: Identity) -> str:
         """Count a stream.
@@ -59,6 +60,11 @@ class Streams:
         if not self._open[who]:
             del self._open[who]
 
+    def end(self) -> None:
+        """End every stream: the server stops, and must not wait for pages that stay open."""
+        for gone in self._ends:
+            gone.cancel()
+
     async def send(
         self,
         identity: Identity,
@@ -73,21 +79,24 @@ class Streams:
         raw = [(name.lower().encode(), value.encode()) for name, value in every.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         gone = asyncio.ensure_future(_disconnected(receive))
+        self._ends.add(gone)
         pulse.join()
         try:
             async with contextlib.aclosing(self._messages(identity, pulse, watched)) as messages:
                 while not gone.done():
                     following = asyncio.ensure_future(anext(messages, None))
-                    await asyncio.wait([following, gone], return_when=asyncio.FIRST_COMPLETED)
-                    if not following.done():
-                        following.cancel()
-                        await asyncio.wait([following])
-                        break
-                    message = following.result()
+                    try:
+                        await asyncio.wait([following, gone], return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        if not following.done():
+                            following.cancel()
+                            await asyncio.wait([following])
+                    message = None if following.cancelled() else following.result()
                     if message is None:
                         break
                     await send({"type": "http.response.body", "body": message, "more_body": True})
         finally:
+            self._ends.discard(gone)
             pulse.leave()
             gone.cancel()
             await asyncio.wait([gone])

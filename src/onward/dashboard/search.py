@@ -57,6 +57,12 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         """The states that it asks for."""
         return self.query.status
 
+    @property
+    def chips(self) -> tuple[tuple[str, str], ...]:
+        """Each term, and the line without it."""
+        words = [str(term) for term in self.terms]
+        return tuple((word, " ".join(words[:at] + words[at + 1 :])) for at, word in enumerate(words))
+
     def without(self, *qualifiers: str) -> Search:
         """Leave qualifiers out."""
         return parse(" ".join(str(term) for term in self.terms if term.qualifier not in qualifiers))

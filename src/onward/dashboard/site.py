@@ -130,6 +130,10 @@ class Dashboard:
         found.append(route("/static/{digest}/{name}", self._file))
         return [*found]
 
+    def end_streams(self) -> None:
+        """End the streams of open pages, so that a server can stop."""
+        self._streams.end()
+
     # Pages
 
     def _answer_of(self, page: PageRoute) -> Callable[[Request, Any], Any]:

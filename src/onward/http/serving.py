@@ -164,6 +164,16 @@ class TimedHeadProtocol(H11Protocol):
             self.transport.close()
 
 
+class StoppingServer(uvicorn.Server):
+    """Ends the streams of open dashboards when it stops: they would last until the grace is over."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        if isinstance(self.config.app, Starlette):
+            self.config.app.state.onward.dashboard.end_streams()
+        await super().shutdown(sockets)
+
+
 def make_application(app: App, options: ServeOptions, login_code: LoginCode | None = None) -> Starlette:
     """Make the ASGI application that is served."""
     proxy = None
@@ -210,7 +220,7 @@ def run(
     """
     if options.processes == 1:
         application = make_application(app, options, login_code)
-        server = uvicorn.Server(uvicorn.Config(application, **uvicorn_options(options)))
+        server = StoppingServer(uvicorn.Config(application, **uvicorn_options(options)))
         server.run(sockets=None if listener is None else [listener])
     else:
         os.environ[VARIABLE] = msgspec.json.encode(options).decode()

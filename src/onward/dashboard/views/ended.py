@@ -62,7 +62,7 @@ async def show_dead(visit: Visit) -> Screen:
     most = sorted((counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))[:12]
     page = EndedPage(
         **{**common, "search": search.text},
-        chips=_chips(search),
+        chips=search.chips,
         rows=rows(visit, found.items),
         total="" if counts is None else number(sum(counts.values())),
         by_queue=tuple(
@@ -91,7 +91,7 @@ async def show_archive(visit: Visit) -> Screen:
     verbs = (Verb(name="purge", label="Purge all matching…", is_dangerous=True),) if visit.may("archive.purge") else ()
     page = EndedPage(
         **{**common, "search": search.text},
-        chips=_chips(search),
+        chips=search.chips,
         rows=tuple(row(visit, job, path=path_of(visit, job)) for job in found.items),
         newer=visit.cursor is not None,
         older=found.next_cursor,
@@ -128,11 +128,3 @@ def _search(line: str) -> Search:
     if search.id is not None:
         raise InvalidValue("search", search.id, "use a qualifier: queue:, type:, org:, error:, after:, before:")
     return search
-
-
-def _chips(search: Search) -> tuple[tuple[str, str], ...]:
-    terms = search.terms
-    return tuple(
-        (str(term), " ".join(str(other) for index, other in enumerate(terms) if index != at))
-        for at, term in enumerate(terms)
-    )

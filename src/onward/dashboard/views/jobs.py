@@ -84,7 +84,7 @@ async def _find(visit: Visit, search: Search) -> Redirect | Screen:
     if any(term.qualifier == "id" for term in search.terms):
         page = JobsPage(
             search=search.text,
-            chips=_chips(search),
+            chips=search.chips,
             mistake=f"No job has the id {word}. It never existed, was deleted, or has been pruned.",
             tabs=tabs(rest, None, visit.capabilities),
         )
@@ -106,7 +106,7 @@ async def _page(visit: Visit, search: Search) -> JobsPage:
     total = None if by_status is None else _total(by_status, search.states)
     return JobsPage(
         search=search.text,
-        chips=_chips(search),
+        chips=search.chips,
         tabs=tabs(search, by_status, visit.capabilities),
         rows=rows(visit, found.items),
         newer=visit.cursor is not None,
@@ -131,14 +131,6 @@ def verbs(visit: Visit) -> tuple[Verb, ...]:
     if visit.may("jobs.delete_many"):
         found.append(Verb(name="delete", label="Delete…", is_dangerous=True))
     return tuple(found)
-
-
-def _chips(search: Search) -> tuple[tuple[str, str], ...]:
-    terms = search.terms
-    return tuple(
-        (str(term), " ".join(str(other) for index, other in enumerate(terms) if index != at))
-        for at, term in enumerate(terms)
-    )
 
 
 def _suggestions(visit: Visit) -> tuple[str, ...]:
