@@ -3104,7 +3104,7 @@ EVENTS: Final = (
 MIGRATIONS: Final = (
     _on_postgres(
         "migrate: a schema that is for everybody may be ours",
-        Edit("pg/schema_name.py", "check_schema_name(name) in _SHARED", "check_schema_name(name) in ()"),
+        Edit("pg/schema_name.py", "max_length=max_length) in _SHARED_SCHEMAS", "max_length=max_length) in ()"),
         MIGRATING,
     ),
     _on_postgres(
@@ -3646,8 +3646,8 @@ SQLITE_FILES: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '= latest\n        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, ',
-                '= latest\n        dict({"name": queue.name, ',
+                '= clamped\n        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, ',
+                '= clamped\n        dict({"name": queue.name, ',
             ),
         ),
         (f"{SQLITE}/test_clock.py",),
@@ -4072,10 +4072,10 @@ TASKS: Final = (
         only="before_it_is_ready",
     ),
     Mutant(
-        "schedules: declared on an engine that has none",
-        (Edit("app.py", "        self.capabilities.require(Feature.SCHEDULES)\n", ""),),
+        "schedules: one by interval is declared where there are none",
+        (Edit("declarations.py", "        capabilities.check_trigger(self.trigger)\n", ""),),
         ("tests/app/test_schedules.py",),
-        only="declaration_where",
+        only="interval_is_refused",
     ),
     Mutant(
         "payload: one that does not validate is failed at once",
@@ -4961,7 +4961,7 @@ ALERTS: Final = (
             Edit(
                 "app.py",
                 "        for feature in (Feature.WEBHOOKS, Feature.USAGE, Feature.LEADER, Feature.SCHEDULES):\n"
-                "            self.capabilities.require(feature)\n",
+                "            self._core.require(feature)\n",
                 "",
             ),
         ),
