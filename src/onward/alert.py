@@ -143,11 +143,8 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def state_of(self, last: Job | None) -> AlertState:
         """Read the state from the newest delivery."""
-        event: dict[str, Any] = {}
-        if last is not None and isinstance(last.payload, dict) and isinstance(last.payload.get("event"), dict):
-            event = last.payload["event"]
-        found = event.get("data") if isinstance(event.get("data"), dict) else {}
-        data: dict[str, Any] = found if isinstance(found, dict) else {}
+        event = _object(_object(None if last is None else last.payload).get("event"))
+        data = _object(event.get("data"))
         return AlertState(
             name=self.name,
             condition=self.condition,
@@ -174,6 +171,11 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
                 "queues": list(self.queues),
             },
         }
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Read a JSON object; anything else is an empty one: jobs can be enqueued by hand."""
+    return value if isinstance(value, dict) else {}
 
 
 def rule_of(name: str, webhook: str, conditions: dict[str, timedelta | float | None], **options: Any) -> AlertRule:

@@ -151,11 +151,15 @@ async def export(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MAX_EXPORTED, help="At most so many.")] = 10_000,
 ) -> None:
     """Write jobs as NDJSON or CSV, the newest first, with secrets redacted."""
-    write = sys.stdout.write
     pages = await Services(app).jobs.export_matching(of_command_line(), job_filter, limit=limit)
     chunks = csv_chunks(pages) if format is ExportFormat.CSV else ndjson_chunks(pages)
     async for chunk in chunks:
-        write(output.escape_json(chunk.decode()) if format is ExportFormat.NDJSON else chunk.decode())
+        text = chunk.decode()
+        if format is ExportFormat.NDJSON:
+            text = output.escape_json(text)
+        elif sys.stdout.isatty():  # in a file, an error text is as it is
+            text = output.escape_lines(text) + "\n"
+        sys.stdout.write(text)
 
 
 @jobs.command()

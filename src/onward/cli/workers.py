@@ -69,8 +69,7 @@ async def stop(app: App, worker: WorkerArgument, yes: YesOption = False) -> None
 async def _refuse_unknown(app: App, worker: str) -> None:
     known = [one.id for one in await app.workers.list()]
     if worker not in known:
-        cause = f"there is no worker {worker}{nearest(worker, known)}: it has gone, or never registered"
-        raise CommandError(cause, remedy="onward workers list")
+        raise CommandError(f"there is no worker {worker}{nearest(worker, known)}", remedy="onward workers list")
 
 
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
