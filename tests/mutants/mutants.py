@@ -3773,6 +3773,12 @@ SQLITE_FILES: Final = (
         only="holds_the_gil",
     ),
     Mutant(
+        "write process: an unknown policy is accepted",
+        (Edit("worker/options.py", "if self.write_process not in get_args(WriteProcessPolicy):", "if False:"),),
+        ("tests/worker/test_worker.py",),
+        only="refused_by_name",
+    ),
+    Mutant(
         "write process: none starts on demand",
         (Edit(f"{_PY}/engine.py", "            self._isolates_on_demand = True\n", "            pass\n"),),
         (f"{SQLITE}/test_write_process.py",),

@@ -464,6 +464,7 @@ async def test_plain_functions_run_beside_the_loop(app: App):
         ("grace", {"grace": timedelta(seconds=-1)}),
         ("max_jobs", {"max_jobs": 0}),
         ("process_slots", {"process_slots": 0}),
+        ("write_process", {"write_process": "sometimes"}),
     ],
 )
 async def test_settings_that_cannot_work_are_refused_by_name(app: App, field: str, options: WorkerOptions):
