@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onward.limits import Pace, Rate
@@ -39,6 +39,7 @@ def test_no_window_holds_more_than_the_count(rate: Rate, waits: list[float], del
 
 
 @given(RATES.filter(lambda rate: rate.burst == 1), st.floats(0, 1))
+@example(Rate(40, timedelta(minutes=1)), 0.9)
 @settings(max_examples=50)
 def test_a_taker_that_comes_when_a_permit_is_due_uses_the_rate(rate: Rate, lateness: float):  # P6
     """Also one that comes late each time, within the credit."""
