@@ -53,7 +53,7 @@ HTTP: Runs = [
             at_least("the same by 64 clients, × empty route", 0.5, "of_empty_route"),
             at_least("read by HTTP, × bare Starlette read", 0.5, "of_bare_read"),
             at_most("200 event streams, MB", 15, "streams_memory_mb"),
-            at_most("200 event streams, statements, × one", 1.2, "of_one_stream"),
+            at_most("200 event streams, statements, × one", 1.5, "of_one_stream"),
             at_most("idle server, statements/s", 2, "idle_queries_per_s"),
         ],
     ),
