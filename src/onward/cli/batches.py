@@ -82,7 +82,7 @@ async def resume(app: App, name: NameArgument) -> None:
 @batches.command()
 @on_app(action="batches.seal")
 async def seal(app: App, name: NameArgument) -> None:
-    """Let no job be added but by its own; it finishes when all have ended."""
+    """Seal a batch. Only its own jobs may add more; it finishes when all have ended."""
     await (await _find(app, name)).seal()
     output.note(f"{name} is sealed")
 

@@ -10,7 +10,7 @@ from onward.service.values import capabilities_view
 
 @on_app(creates_store=True)
 async def capabilities(app: App, json: JsonOption = False) -> None:
-    """Say what the store can do: native, emulated or absent, and why."""
+    """Say what the store can do. Each feature is native, emulated or absent, and why."""
     found = capabilities_view(app.capabilities)
     if json:
         output.show_json(found)

@@ -150,7 +150,7 @@ async def export(
     format: Annotated[ExportFormat, typer.Option("--as", help="How to write them.")] = ExportFormat.NDJSON,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MAX_EXPORTED, help="At most so many.")] = 10_000,
 ) -> None:
-    """Write jobs as NDJSON or CSV, the newest first, with secrets redacted."""
+    """Write jobs as NDJSON or CSV. The newest first, with secrets redacted."""
     pages = await Services(app).jobs.export_matching(of_command_line(), job_filter, limit=limit)
     chunks = csv_chunks(pages) if format is ExportFormat.CSV else ndjson_chunks(pages)
     async for chunk in chunks:
