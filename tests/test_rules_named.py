@@ -15,10 +15,8 @@ import pytest
 
 PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
 DOCUMENTED = re.findall(r"^- \*\*(\w+)\*\*", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-NOT_BUILT_YET = {"P2", "P3", "P4", "P5", "P7", "P8", "P10", "G4", "G5", "G6", "G7", "G8", "F1", "F2"} | {
-    f"D{n}" for n in range(1, 7)
-}
-"""Rules of the applications, the dashboard and the fault reports, which this version does not have."""
+NOT_BUILT_YET = {"P2", "P3", "P4", "P5", "P7", "P8", "P10", "G4", "G5", "G6", "G7", "G8", "D4", "F1", "F2"}
+"""Rules of the applications and the fault reports, which this version does not have; D4: not measured yet."""
 RULE = re.compile(r"\b(?:Counting|[OHBPGXASDF]\d{1,2})\b")
 
 
