@@ -42,14 +42,19 @@ _Ask = Callable[[Any], Any]
 class Limiter:
     """Permits of limited keys, kept in the database of the connection that is passed.
 
-    Every method has a twin for plain code, ``…_sync``. ``connection=`` is any connection that Onward takes elsewhere: a
-    permit is taken if and only if the transaction commits, and until then its keys are locked.
+    ``connection=`` is any connection that Onward takes elsewhere: a permit is taken if and only if the transaction
+    commits, and until then its keys are locked.
     """
 
     def __init__(self, *, schema: str = DEFAULT_SCHEMA, clock: Clock | None = None) -> None:
         """``schema`` holds the tables on PostgreSQL. ``clock`` is for tests; None: the store's own."""
         self._schema = schema
         self._clock = clock
+
+    @property
+    def sync(self) -> SyncLimiter:
+        """The same for code without an event loop, on its own thread: ``limiter.sync.take(…)``."""
+        return SyncLimiter(self._run_sync)
 
     async def install(self, *, connection: Connection) -> None:
         """Create the limiter's tables in the database of the connection. Idempotent.
@@ -58,10 +63,6 @@ class Limiter:
         ``onward_concurrency_permit``.
         """
         await self._run(connection, lambda tables: tables.install())
-
-    def install_sync(self, *, connection: Connection) -> None:
-        """Create the limiter's tables. See :meth:`install`."""
-        self._run_sync(connection, lambda tables: tables.install())
 
     async def take(
         self,
@@ -83,18 +84,6 @@ class Limiter:
         permits: Permits = await self._run(connection, _take(limits, holder, lease))
         return permits
 
-    def take_sync(
-        self,
-        limits: Iterable[Limit],
-        *,
-        holder: str | None = None,
-        lease: timedelta | None = None,
-        connection: Connection,
-    ) -> Permits:
-        """Take a permit of every limit, or of none. See :meth:`take`."""
-        permits: Permits = self._run_sync(connection, _take(limits, holder, lease))
-        return permits
-
     async def give_up(self, permits: Permits, *, connection: Connection) -> int:
         """Give permits back that were not used; return how many keys with a rate got theirs back.
 
@@ -102,33 +91,17 @@ class Limiter:
         """
         return int(await self._run(connection, lambda tables: tables.give_up(permits)))
 
-    def give_up_sync(self, permits: Permits, *, connection: Connection) -> int:
-        """Give permits back that were not used. See :meth:`give_up`."""
-        return int(self._run_sync(connection, lambda tables: tables.give_up(permits)))
-
     async def renew(self, holder: str, *, lease: timedelta, connection: Connection) -> int:
         """Extend a holder's concurrency permits; return how many. 0: they ran out, and another may hold them."""
         return int(await self._run(connection, lambda tables: tables.renew(holder, lease)))
-
-    def renew_sync(self, holder: str, *, lease: timedelta, connection: Connection) -> int:
-        """Extend a holder's concurrency permits. See :meth:`renew`."""
-        return int(self._run_sync(connection, lambda tables: tables.renew(holder, lease)))
 
     async def release(self, holder: str, *, connection: Connection) -> int:
         """Release a holder's concurrency permits; return how many."""
         return int(await self._run(connection, lambda tables: tables.release(holder)))
 
-    def release_sync(self, holder: str, *, connection: Connection) -> int:
-        """Release a holder's concurrency permits. See :meth:`release`."""
-        return int(self._run_sync(connection, lambda tables: tables.release(holder)))
-
     async def prune(self, *, limit: int = 1000, connection: Connection) -> int:
         """Delete idle keys and permits that ran out, without effect on any limit; return how many."""
         return int(await self._run(connection, lambda tables: tables.prune(limit)))
-
-    def prune_sync(self, *, limit: int = 1000, connection: Connection) -> int:
-        """Delete idle keys and permits that ran out. See :meth:`prune`."""
-        return int(self._run_sync(connection, lambda tables: tables.prune(limit)))
 
     # One call on PostgreSQL and SQLite, driven by either kind of connection
 
@@ -160,6 +133,45 @@ class Limiter:
         from onward.engines.sqlite.limits import LimitTables  # noqa: PLC0415
 
         return LimitTables(connection, self._clock or SystemClock())
+
+
+class SyncLimiter:
+    """A :class:`Limiter` for code without an event loop: ``limiter.sync``."""
+
+    def __init__(self, run: Callable[[object, _Ask], Any]) -> None:
+        self._run = run
+
+    def install(self, *, connection: Connection) -> None:
+        """Create the limiter's tables. See :meth:`Limiter.install`."""
+        self._run(connection, lambda tables: tables.install())
+
+    def take(
+        self,
+        limits: Iterable[Limit],
+        *,
+        holder: str | None = None,
+        lease: timedelta | None = None,
+        connection: Connection,
+    ) -> Permits:
+        """Take a permit of every limit, or of none. See :meth:`Limiter.take`."""
+        permits: Permits = self._run(connection, _take(limits, holder, lease))
+        return permits
+
+    def give_up(self, permits: Permits, *, connection: Connection) -> int:
+        """Give permits back that were not used. See :meth:`Limiter.give_up`."""
+        return int(self._run(connection, lambda tables: tables.give_up(permits)))
+
+    def renew(self, holder: str, *, lease: timedelta, connection: Connection) -> int:
+        """Extend a holder's concurrency permits. See :meth:`Limiter.renew`."""
+        return int(self._run(connection, lambda tables: tables.renew(holder, lease)))
+
+    def release(self, holder: str, *, connection: Connection) -> int:
+        """Release a holder's concurrency permits. See :meth:`Limiter.release`."""
+        return int(self._run(connection, lambda tables: tables.release(holder)))
+
+    def prune(self, *, limit: int = 1000, connection: Connection) -> int:
+        """Delete idle keys and permits that ran out. See :meth:`Limiter.prune`."""
+        return int(self._run(connection, lambda tables: tables.prune(limit)))
 
 
 def _is_sqlite(connection: object) -> bool:

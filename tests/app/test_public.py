@@ -65,8 +65,7 @@ MEMBERS = {
     Schedules: "delete get list pause resume run set sync",
     Batches: "delete get list sync",
     Workers: "list quiet resume stop sync",
-    onward.limits.Limiter: "give_up give_up_sync install install_sync prune prune_sync release release_sync renew "
-    "renew_sync take take_sync",
+    onward.limits.Limiter: "give_up install prune release renew sync take",
 }
 
 

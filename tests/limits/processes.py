@@ -26,13 +26,13 @@ def taker(pipe: Connection, kind: str, folder: str, schema: str, address: str, c
     used: list[int] = []
     while len(used) < SHARE:
         asked = time.monotonic()
-        permits = limiter.take_sync(limits if len(used) % 2 else limits[::-1], connection=connection)
+        permits = limiter.sync.take(limits if len(used) % 2 else limits[::-1], connection=connection)
         connection.commit()
         if not permits:
             assert permits.retry_after is not None
             time.sleep(permits.retry_after.total_seconds())
         elif time.monotonic() - asked > Pace.of(rate).start_within:
-            limiter.give_up_sync(permits, connection=connection)
+            limiter.sync.give_up(permits, connection=connection)
             connection.commit()
         else:
             used.append(time.time_ns() // 1000)

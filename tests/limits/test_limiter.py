@@ -46,35 +46,35 @@ def limiter(store: Store, clock: ManualClock) -> Limiter:
 @pytest.fixture
 def connection(store: Store, limiter: Limiter) -> Iterator[Any]:
     with closing(store.connect()) as connection:
-        limiter.install_sync(connection=connection)
+        limiter.sync.install(connection=connection)
         connection.commit()
         yield connection
         connection.rollback()
 
 
 def test_keys_are_taken_all_or_none_and_the_slowest_says_when(limiter, connection, clock):  # P6
-    first = limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
+    first = limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
     assert first.granted
     assert first.start_within == timedelta(seconds=Pace.of(TWENTY).start_within)
     clock.advance(1.5)  # the account has a permit again, the campaign has none
-    second = limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
+    second = limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
     assert not second
     assert second.retry_after == timedelta(microseconds=Pace.of(TWENTY).spacing - 1_500_000 - Pace.of(TWENTY).credit)
-    assert limiter.take_sync([ACCOUNT], connection=connection), "nothing was taken of it"
+    assert limiter.sync.take([ACCOUNT], connection=connection), "nothing was taken of it"
     clock.advance(second.retry_after - timedelta(microseconds=1))
-    assert not limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
+    assert not limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
     clock.advance(timedelta(microseconds=1))
-    assert limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
+    assert limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
 
 
 def test_a_permit_is_taken_if_and_only_if_the_transaction_commits(limiter, connection):  # P6, X4
-    assert limiter.take_sync([CAMPAIGN], connection=connection)
-    assert not limiter.take_sync([CAMPAIGN], connection=connection)
+    assert limiter.sync.take([CAMPAIGN], connection=connection)
+    assert not limiter.sync.take([CAMPAIGN], connection=connection)
     connection.rollback()
-    assert limiter.take_sync([CAMPAIGN], connection=connection)
+    assert limiter.sync.take([CAMPAIGN], connection=connection)
     connection.commit()
     connection.rollback()
-    assert not limiter.take_sync([CAMPAIGN], connection=connection)
+    assert not limiter.sync.take([CAMPAIGN], connection=connection)
 
 
 async def test_asynchronous_transactions_take_permits_too(store, limiter, connection):  # P6, X4
@@ -100,89 +100,89 @@ async def test_asynchronous_transactions_take_permits_too(store, limiter, connec
 
 
 def test_a_permit_that_was_given_up_can_be_taken_by_another(limiter, connection, clock):  # P6
-    permits = limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
-    assert limiter.give_up_sync(permits, connection=connection) == 2
-    assert limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
+    permits = limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
+    assert limiter.sync.give_up(permits, connection=connection) == 2
+    assert limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
     clock.advance(1.5)
-    late = limiter.take_sync([ACCOUNT], connection=connection)
+    late = limiter.sync.take([ACCOUNT], connection=connection)
     clock.advance(1.5)
-    assert limiter.take_sync([ACCOUNT], connection=connection)
-    assert limiter.give_up_sync(late, connection=connection) == 0, "another was taken since"
-    assert not limiter.take_sync([ACCOUNT], connection=connection)
+    assert limiter.sync.take([ACCOUNT], connection=connection)
+    assert limiter.sync.give_up(late, connection=connection) == 0, "another was taken since"
+    assert not limiter.sync.take([ACCOUNT], connection=connection)
 
 
 def test_a_changed_rate_acts_on_the_next_permit(limiter, connection, clock):  # P6
-    assert limiter.take_sync([Limit("k", rate=Rate(1, timedelta(hours=1)))], connection=connection)
+    assert limiter.sync.take([Limit("k", rate=Rate(1, timedelta(hours=1)))], connection=connection)
     faster = Limit("k", rate=Rate(60, MINUTE))
-    answer = limiter.take_sync([faster], connection=connection)
+    answer = limiter.sync.take([faster], connection=connection)
     assert not answer
     assert answer.retry_after == timedelta(microseconds=Pace.of(Rate(60, MINUTE)).spacing)
     clock.advance(answer.retry_after)
-    assert limiter.take_sync([faster], connection=connection), "the permit did not move away with the look at it"
+    assert limiter.sync.take([faster], connection=connection), "the permit did not move away with the look at it"
     slower = Limit("k", rate=Rate(1, timedelta(hours=1)))
     clock.advance(2)
-    assert limiter.take_sync([slower], connection=connection)
+    assert limiter.sync.take([slower], connection=connection)
     clock.advance(60)
-    assert not limiter.take_sync([slower], connection=connection)
+    assert not limiter.sync.take([slower], connection=connection)
 
 
 def test_a_clock_that_went_back_costs_one_permit_at_most(store, connection):  # P6
     before = store.limiter(ManualClock())
-    assert before.take_sync([CAMPAIGN], connection=connection)
-    assert before.take_sync([Limit("one", concurrency=1)], holder="dead", lease=LEASE, connection=connection)
+    assert before.sync.take([CAMPAIGN], connection=connection)
+    assert before.sync.take([Limit("one", concurrency=1)], holder="dead", lease=LEASE, connection=connection)
     earlier = ManualClock()
     earlier._micros -= 3_600_000_000
     after = store.limiter(earlier)
-    answer = after.take_sync([CAMPAIGN], connection=connection)
+    answer = after.sync.take([CAMPAIGN], connection=connection)
     assert answer.retry_after is not None
     assert answer.retry_after <= TWENTY.spacing + timedelta(microseconds=1)
-    held = after.take_sync([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
+    held = after.sync.take([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
     assert held.retry_after == LEASE
     earlier.advance(max(answer.retry_after, LEASE))
-    assert after.take_sync([CAMPAIGN], connection=connection)
-    assert after.take_sync([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
+    assert after.sync.take([CAMPAIGN], connection=connection)
+    assert after.sync.take([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
 
 
 def test_a_concurrency_permit_is_held_until_released_or_its_lease_has_run_out(limiter, connection, clock):
     two = [Limit("provider", concurrency=2)]
 
     def take(holder: str) -> bool:
-        return bool(limiter.take_sync(two, holder=holder, lease=LEASE, connection=connection))
+        return bool(limiter.sync.take(two, holder=holder, lease=LEASE, connection=connection))
 
     assert take("a")
     clock.advance(10)
     assert take("b")
     assert take("a"), "a holder takes its own permit again"
-    third = limiter.take_sync(two, holder="c", lease=LEASE, connection=connection)
+    third = limiter.sync.take(two, holder="c", lease=LEASE, connection=connection)
     assert third.retry_after == LEASE
-    assert limiter.release_sync("a", connection=connection) == 1
+    assert limiter.sync.release("a", connection=connection) == 1
     assert take("c")
     clock.advance(20)
-    assert limiter.renew_sync("b", lease=LEASE, connection=connection) == 1
+    assert limiter.sync.renew("b", lease=LEASE, connection=connection) == 1
     clock.advance(10)
-    assert limiter.renew_sync("c", lease=LEASE, connection=connection) == 0, "it has run out"
+    assert limiter.sync.renew("c", lease=LEASE, connection=connection) == 0, "it has run out"
     assert take("d")
     assert not take("e")
 
 
 def test_a_full_key_takes_no_permit_of_a_rate(limiter, connection):  # P6
     both = [CAMPAIGN, Limit("account", concurrency=1)]
-    assert limiter.take_sync(both, holder="a", lease=LEASE, connection=connection)
+    assert limiter.sync.take(both, holder="a", lease=LEASE, connection=connection)
     other = [ACCOUNT, Limit("account", concurrency=1)]
-    assert not limiter.take_sync(other, holder="b", lease=LEASE, connection=connection)
-    assert limiter.take_sync([ACCOUNT], connection=connection)
+    assert not limiter.sync.take(other, holder="b", lease=LEASE, connection=connection)
+    assert limiter.sync.take([ACCOUNT], connection=connection)
 
 
 def test_pruning_idle_keys_changes_nothing(limiter, connection, clock):  # P6
-    assert limiter.take_sync([CAMPAIGN, ACCOUNT], connection=connection)
-    assert limiter.take_sync([Limit("one", concurrency=1)], holder="a", lease=LEASE, connection=connection)
-    assert limiter.prune_sync(connection=connection) <= 1  # the key of a concurrency has no next permit
-    assert not limiter.take_sync([CAMPAIGN], connection=connection)
-    assert not limiter.take_sync([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
+    assert limiter.sync.take([CAMPAIGN, ACCOUNT], connection=connection)
+    assert limiter.sync.take([Limit("one", concurrency=1)], holder="a", lease=LEASE, connection=connection)
+    assert limiter.sync.prune(connection=connection) <= 1  # the key of a concurrency has no next permit
+    assert not limiter.sync.take([CAMPAIGN], connection=connection)
+    assert not limiter.sync.take([Limit("one", concurrency=1)], holder="b", lease=LEASE, connection=connection)
     clock.advance(31)
-    assert limiter.prune_sync(connection=connection) >= 3
-    assert limiter.prune_sync(connection=connection) == 0
-    assert limiter.take_sync([CAMPAIGN], connection=connection)
+    assert limiter.sync.prune(connection=connection) >= 3
+    assert limiter.sync.prune(connection=connection) == 0
+    assert limiter.sync.take([CAMPAIGN], connection=connection)
 
 
 def test_a_database_without_the_tables_says_what_to_do(store, connection):
@@ -190,7 +190,7 @@ def test_a_database_without_the_tables_says_what_to_do(store, connection):
     if store.name == "sqlite":
         connection.execute("drop table onward_rate_permit")
     with pytest.raises(SchemaTooOld, match="install"):
-        missing.take_sync([CAMPAIGN], connection=connection)
+        missing.sync.take([CAMPAIGN], connection=connection)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_bad_calls_are_refused_before_anything_is_written(limiter, connection):
         {"limits": [one], "holder": "a", "lease": timedelta(0)},
     ):
         with pytest.raises(InvalidValue):
-            limiter.take_sync(bad.pop("limits"), **bad, connection=connection)
+            limiter.sync.take(bad.pop("limits"), **bad, connection=connection)
     with pytest.raises(InvalidValue, match="connection"):
-        limiter.take_sync([CAMPAIGN], connection="sqlite:///x")
-    assert limiter.take_sync([CAMPAIGN], connection=connection)
+        limiter.sync.take([CAMPAIGN], connection="sqlite:///x")
+    assert limiter.sync.take([CAMPAIGN], connection=connection)
 
 
 @given(
@@ -242,7 +242,7 @@ def test_both_stores_keep_the_formula(limiter, connection, clock, count, period,
     for wait in waits:
         clock.advance(timedelta(microseconds=int(wait * pace.spacing)))
         now = clock.micros()
-        answer = limiter.take_sync([Limit(key, rate=rate)], connection=connection)
+        answer = limiter.sync.take([Limit(key, rate=rate)], connection=connection)
         due_in = pace.due_at(permit_at, now) - now
         if due_in > 0:
             assert answer.retry_after == timedelta(microseconds=due_in)
