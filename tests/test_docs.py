@@ -82,6 +82,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "enqueue_many" in reference
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(pages)
+
+
 def test_the_messages_that_troubleshooting_explains_exist() -> None:
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     headings = re.findall(r"^### `(.+)`$", (ROOT / "docs/guides/troubleshooting.md").read_text(), re.MULTILINE)
