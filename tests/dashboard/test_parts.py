@@ -119,6 +119,8 @@ def test_charts_show_what_usage_says():
     assert "at most 12" in drawn.summary
     assert "failed runs: at most 2" in drawn.summary
     assert not drawn.is_empty
+    half_a_minute = [Usage(at=NOW, outcome="completed", runs=10, queue="q")]
+    assert "at most 20" in throughput(half_a_minute, over, NOW + timedelta(seconds=30)).summary
     assert chart("x", [Series(name="a", values=(0.0, 0.0))], start=NOW, step=over.step).is_empty
     assert spark([0, 0, 0]) is None
     assert percentile([0, 95, 5] + [0] * 8, 0.95) == 0.05

@@ -14,6 +14,8 @@ from onward.metering import BOUNDS, Usage
 
 _DAY: Final = timedelta(days=1)
 _MINUTE: Final = timedelta(minutes=1)
+_LEAST_PART: Final = 0.25
+"""Of a step: less says nothing about its rate."""
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,10 @@ def throughput(rows: Iterable[Usage], over: Range, now: datetime) -> Chart:
             runs[at] += row.runs / per
             if row.outcome in FAILURES:
                 failures[at] += row.runs / per
+    if over.bucket == "minute":
+        # The last step is not over: its rate is that of the part that has passed, or the line would always fall.
+        passed = max((now - start) / over.step - (over.steps - 1), _LEAST_PART)
+        runs[-1], failures[-1] = runs[-1] / passed, failures[-1] / passed
     unit = "Runs per minute" if over.bucket == "minute" else "Runs per day"
     return chart(
         unit,
