@@ -195,6 +195,7 @@ def test_verbs_of_the_command_line_leave_records(folder: Path):  # S5
         onward(folder, *arguments)
     records = json.loads(onward(folder, "audit", "--json"))["records"]
     assert [(one["action"], one["count"]) for one in reversed(records)] == [
+        ("jobs.enqueue", 1),
         ("jobs.cancel", 1),
         ("jobs.replay", 1),
         ("jobs.delete", 1),
@@ -203,6 +204,6 @@ def test_verbs_of_the_command_line_leave_records(folder: Path):  # S5
         ("schedules.set", 1),
         ("schedules.delete", 1),
     ]
-    assert records[-1]["target"] == f"default:{id}"
-    assert '"types":["add"]' in records[-3]["filter"]
+    assert records[-2]["target"] == f"default:{id}"
+    assert '"types":["add"]' in records[-4]["filter"]
     assert all(one["actor"].startswith("cli:") for one in records)

@@ -113,7 +113,7 @@ METHOD_ALONE = {
     "App.override": "chooses the store", "App.include": "declares", "App.discover": "declares",
     "App.enqueue": "jobs.enqueue, by name",
     "App.flow": "batches.create: a batch whose jobs wait for each other",
-    "Jobs.iterate": "jobs.export",
+    "Jobs.iterate": "jobs.export", "Jobs.handle": "names a job, and asks nothing",
     "Batch.add": "batches.create, which also adds", "Batch.flow": "batches.create", "Batch.info": "batches.get",
     "Batch.wait": "batches.get, again and again", "Batch.watch": "batches.get, again and again",
 }  # fmt: skip

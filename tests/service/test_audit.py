@@ -51,7 +51,7 @@ def step(name: str, call: Callable[[Services, Names], Awaitable[Any]], *features
 
 PLAIN = EnqueueRequest(type="plain")
 NOTHING = Selection(filter=JobQuery(type=("nothing",)))
-SCHEDULE = ScheduleRequest(job=PLAIN, every=3600)
+SCHEDULE = ScheduleRequest(job=PLAIN, cron="0 3 * * *")
 BATCH = BatchRequest(queue="own", jobs=(FlowStep(job=PLAIN),))
 
 
