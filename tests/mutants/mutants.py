@@ -3642,6 +3642,18 @@ SQLITE_FILES: Final = (
         (f"{SQLITE}/test_clock.py",),
     ),
     Mutant(
+        "sqlite: who sets the journal mode of a new file second is refused",
+        (
+            Edit(
+                f"{_PY}/database.py",
+                "if not is_busy(error) or time.monotonic() > deadline:",
+                "if error:",
+            ),
+        ),
+        (f"{SQLITE}/test_migrations.py",),
+        only="refuse_each_other",
+    ),
+    Mutant(
         "sqlite: the limit of a rate permit moves away with every claim",
         (
             Edit(

@@ -7,8 +7,10 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -268,3 +270,27 @@ async def test_a_process_killed_half_way_leaves_the_schema_as_it_was(path, made)
     assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
     assert migrate(connection, path, LATER) == (1 if made else len(LATER))
     connection.close()
+
+
+class _BusyAtFirst:
+    """A connection whose first change of the journal mode meets another one's."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.refusals = 3
+
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        if "journal_mode" in sql and self.refusals:
+            self.refusals -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+        return self._connection.execute(sql)
+
+
+def test_connections_that_open_a_new_file_at_once_do_not_refuse_each_other(tmp_path: Path):  # O9
+    database = Database(tmp_path / "jobs.db", synchronous="full", busy_timeout=60.0)
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as plain:
+        busy = _BusyAtFirst(plain)
+        database.configure(cast("sqlite3.Connection", busy))
+        assert (busy.refusals, plain.execute("pragma journal_mode").fetchone()[0]) == (0, "wal")

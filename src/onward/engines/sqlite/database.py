@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ SAFE_CHECKPOINT_VERSION: Final = (3, 51, 3)
 WAL_SIZE_LIMIT: Final = 4 * 1024 * 1024
 """How long the write-ahead log may get: whose commit takes it further checkpoints it, while it holds the write lock, so
 that there are never two at once."""
+
+_JOURNAL_MODE_RETRY_SECONDS: Final = 0.005
 
 COMMITS_PER_SIZE_CHECK: Final = 16
 """Commits of a connection between two looks at the size of the log."""
@@ -166,7 +169,7 @@ class Database:
 
     def configure(self, connection: sqlite3.Connection | sqlite3.Cursor) -> None:
         """Set what every connection that writes to the file must have set."""
-        mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        mode = self._use_write_ahead_log(connection)
         if mode != "wal":
             message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
             raise StoreUnavailable(message)
@@ -174,6 +177,21 @@ class Database:
         # SQLite's own checkpoints would let two processes checkpoint at once: see checkpoint_when_large.
         connection.execute("pragma wal_autocheckpoint = 0")
         connection.execute(f"pragma journal_size_limit = {WAL_SIZE_LIMIT}")
+
+    def _use_write_ahead_log(self, connection: sqlite3.Connection | sqlite3.Cursor) -> str:
+        """Set the journal mode, and return the one in force.
+
+        SQLite does not wait for its busy timeout where two connections set it on a new file at once: neither could go
+        on. So the one that is refused tries again.
+        """
+        deadline = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                return str(connection.execute("pragma journal_mode = wal").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_JOURNAL_MODE_RETRY_SECONDS)
 
     def checkpoint_when_large(self, connection: sqlite3.Connection | sqlite3.Cursor) -> None:
         """Checkpoint a write-ahead log that is past its limit. The caller holds the write lock and no transaction.
