@@ -133,7 +133,8 @@ async def fill(app: App, *, jobs: int = 60, with_usage: bool = True) -> None:
         for name, cron in (("nightly-report", "30 6 * * mon-fri"), ("hourly-sync", "0 * * * *")):
             request = ScheduleRequest(job=EnqueueRequest(type="report", payload={"month": "2026-11"}), cron=cron)
             await services.schedules.set(ROOT, name, request)
-        every = ScheduleRequest(job=EnqueueRequest(type="report", payload={}), every=900)
+        trigger: dict[str, Any] = {"every": 900} if has(Feature.INTERVALS) else {"cron": "*/15 * * * *"}
+        every = ScheduleRequest(job=EnqueueRequest(type="report", payload={}), **trigger)
         await services.schedules.set(ROOT, "every-quarter", every)
         await services.schedules.pause(ROOT, "every-quarter")
     engine = await core_of(app).opened()
