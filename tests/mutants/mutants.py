@@ -3798,7 +3798,14 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "write process: a program that only enqueues starts one",
-        (Edit(f"{_PY}/engine.py", "starts = self._isolates_on_demand and ", "starts = "),),
+        (
+            Edit(
+                f"{_PY}/engine.py",
+                "        starts, self._isolates_on_demand = self._isolates_on_demand, False\n",
+                "        starts = True\n"
+                "        self._writer.write_process = WriteProcess(self.database, self._watcher.notify)\n",
+            ),
+        ),
         (f"{SQLITE}/test_write_process.py",),
         only="without_handlers",
     ),
@@ -3939,12 +3946,48 @@ SQLITE_FILES: Final = (
         only="symbolic_link",
     ),
     Mutant(
+        "sqlite: an application's block whose commit fails keeps the lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "must leave the lock\n            self.rollback()\n",
+                "must leave the lock\n",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="commit_fails",
+    ),
+    Mutant(
+        "sqlite: a read that names a write takes the lock",
+        (
+            Edit(
+                f"{_PY}/application_connection.py",
+                "return _WRITES.search(_QUOTED.sub(\"''\", sql)) is not None",
+                "return True",
+            ),
+        ),
+        (f"{SQLITE}/test_application_connection.py",),
+        only="looks_like_a_write",
+    ),
+    Mutant(
+        "write process: one that does not answer is waited for without end",
+        (
+            Edit(
+                f"{_PY}/write_process.py",
+                "            channel.settimeout(self._database.busy_timeout + _RESPONSE_TIMEOUT)\n",
+                "",
+            ),
+        ),
+        (f"{SQLITE}/test_write_process.py",),
+        only="does_not_answer",
+    ),
+    Mutant(
         "sqlite: an application writes without the write lock",
         (
             Edit(
                 f"{_PY}/application_connection.py",
-                "            self._acquire()\n            if word",
-                "            if word",
+                "        if takes_turn:\n            self._acquire()\n",
+                "",
             ),
         ),
         (f"{SQLITE}/test_application_connection.py",),

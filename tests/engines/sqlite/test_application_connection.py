@@ -457,3 +457,72 @@ async def test_a_killed_application_leaves_the_lock_and_nothing_else(engine, app
         await add(engine)
     assert orders(app_connection) == 0
     assert await states(engine) == {"pending": 1}
+
+
+def test_a_transaction_that_cannot_begin_leaves_the_lock(
+    app_connection: sqlite3.Connection, lock: WriteLock, path: Path
+):
+    foreign = sqlite3.connect(path, isolation_level=None)  # a program that takes SQLite's own lock alone
+    foreign.execute("begin immediate")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        app_connection.execute(ORDER)
+    assert not app_connection.in_transaction
+    assert is_free(lock)
+    foreign.rollback()
+    foreign.close()
+
+
+def test_a_block_whose_commit_fails_leaves_the_lock(app_connection: sqlite3.Connection, lock: WriteLock):
+    app_connection.execute("create table parent (id integer primary key)")
+    app_connection.execute("create table child (id references parent deferrable initially deferred)")
+    with pytest.raises(sqlite3.IntegrityError), app_connection:
+        app_connection.execute("insert into child values (7)")
+    assert not app_connection.in_transaction
+    assert is_free(lock)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "with a as (select replace('x', 'y', 'z') as v) select v from a",
+        "with a as (select 'delete from orders' as v) select v from a",
+        'with a as (select 1 as "update x set") select * from a -- insert into orders',
+    ],
+)
+def test_a_read_that_looks_like_a_write_takes_no_lock(app_connection: sqlite3.Connection, lock: WriteLock, sql: str):
+    app_connection.execute(sql).fetchall()
+    assert not app_connection.in_transaction
+    assert is_free(lock)
+
+
+def test_releasing_the_outermost_savepoint_commits(app_connection: sqlite3.Connection, lock: WriteLock, path: Path):
+    app_connection.execute("savepoint outer_one")
+    app_connection.execute(ORDER)
+    assert not is_free(lock)
+    app_connection.execute("release outer_one")
+    assert not app_connection.in_transaction
+    assert is_free(lock)
+    other = sqlite3.connect(path)
+    assert other.execute("select count(*) from orders").fetchone() == (1,)
+    other.close()
+
+
+def test_a_close_on_another_thread_keeps_the_lock_of_an_open_transaction(
+    app_connection: sqlite3.Connection, lock: WriteLock
+):
+    app_connection.execute(ORDER)
+    errors: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            app_connection.close()
+        except sqlite3.ProgrammingError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    assert not is_free(lock)
+    app_connection.rollback()
+    assert is_free(lock)

@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -20,7 +21,7 @@ import pytest
 from onward.batches.values import NewBatch
 from onward.clock import ManualClock
 from onward.engine.values import ClaimRequest, Exchange, GroupBy, QueueChange, Settlement, WorkerInfo
-from onward.engines.sqlite import write_process, writer
+from onward.engines.sqlite import fork_safety, write_process, writer
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_process import WriteProcess, can_start
@@ -51,7 +52,8 @@ async def isolated(path: Path, **settings: Any) -> AsyncIterator[tuple[SQLiteEng
 
 
 def has_write_process(engine: SQLiteEngine) -> bool:
-    return engine._writer.write_process is not None
+    process = engine._writer.write_process
+    return process is not None and (process.is_ready or process.pid is not None)
 
 
 @pytest.fixture
@@ -411,3 +413,30 @@ run(engine.close())
 """,
         path,
     )
+
+
+async def test_a_long_hold_that_is_noticed_while_a_fork_waits_ends(path: Path, monkeypatch: pytest.MonkeyPatch):
+    # The fork holds the lock of the registrations, and waits for the writer's connection.
+    monkeypatch.setattr(WriteProcess, "start_in_background", lambda *_, **__: None)
+    engine = SQLiteEngine(path)
+    await engine.open()
+    await engine.isolate_writes(on_demand=True)
+    noticing = threading.Thread(target=engine._on_long_hold, args=(2.0,), daemon=True)
+    with fork_safety._lock:
+        noticing.start()
+        await asyncio.to_thread(noticing.join, 30)
+        assert not noticing.is_alive()
+    await engine.close()
+
+
+async def test_a_write_process_that_does_not_answer_is_killed(path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with isolated(path, busy_timeout=0.1) as (engine, process):
+        stopped = process.pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(write_process, "_RESPONSE_TIMEOUT", 0.2)
+        with pytest.raises(StoreUnavailable):
+            await asyncio.to_thread(engine.enqueue_sync, [new_job()])
+        monkeypatch.setattr(write_process, "_RESPONSE_TIMEOUT", 60.0)
+        await eventually(lambda: process.pid not in {None, stopped}, timeout=60)
+        assert len(await engine.enqueue([new_job()])) == 1

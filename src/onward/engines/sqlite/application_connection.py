@@ -25,7 +25,11 @@ from onward.engines.sqlite.write_turn import WriteTurn
 from onward.errors import InvalidValue
 
 _FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|[(;])*([a-z]+)", re.IGNORECASE | re.DOTALL)
-_WRITES: Final = re.compile(r"\b(?:insert|update|delete|replace)\b", re.IGNORECASE)
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_WRITES: Final = re.compile(
+    r"\b(?:insert|replace)\s+(?:or\s+\w+\s+)?into\b|\bdelete\s+from\b|\bupdate\b.*?\bset\b",
+    re.IGNORECASE | re.DOTALL,
+)
 _WRITING_PRAGMA: Final = re.compile(
     r"\b(?:wal_checkpoint|optimize|incremental_vacuum|journal_mode|user_version|application_id)\b", re.IGNORECASE
 )
@@ -33,8 +37,9 @@ _DEFERRED: Final = re.compile(r"\bbegin\b(?:\s+deferred\b)?(?!\s+(?:immediate|ex
 _READS: Final = frozenset({"select", "values", "explain", "attach", "detach", "commit", "end", "rollback", "release"})
 LEGACY_TRANSACTION_CONTROL: Final = -1
 """``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 does not have: it knows nothing else."""
-_BEGINS_TRANSACTION: Final = frozenset({"insert", "update", "delete", "replace", "with", "savepoint"})
-"""Before these a transaction begins by itself, unless the connection commits each statement by itself."""
+_BEGINS_TRANSACTION: Final = frozenset({"insert", "update", "delete", "replace", "with"})
+"""Before these a transaction begins by itself, unless the connection commits each statement by itself. Not before a
+savepoint: releasing the outermost one commits, as with sqlite3."""
 
 
 class ApplicationConnection(sqlite3.Connection):
@@ -119,40 +124,47 @@ class ApplicationConnection(sqlite3.Connection):
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> Any:
         """Commit, or roll back after an error, as sqlite3 does."""
-        if error_type is None:
-            self.commit()
-        else:
+        if error_type is not None:
             self.rollback()
+            return False
+        try:
+            self.commit()
+        except BaseException:  # a deferred foreign key, a full disk: the block is over, and must leave the lock
+            self.rollback()
+            raise
         return False
 
     def close(self) -> None:
         """Close the connection, in its turn: the last one to close checkpoints. Idempotent."""
         if self._is_closed:
             return
-        self._is_closed = True
-        is_ours = os.getpid() == self._process_id
+        # Without its turn too: a process that holds the lock has a connection, so that this one is not the last.
+        if os.getpid() == self._process_id:
+            self._turn.acquire(self._onward_file.busy_timeout)
         try:
-            # Without its turn too: a process that holds the lock has a connection, so that this one is not the last.
-            if is_ours:
-                self._turn.acquire(self._onward_file.busy_timeout)
             super().close()
-        finally:
-            self._turn.close()
+        except BaseException:  # on another thread than its own: it is still open, perhaps in a transaction
+            self._end_turn()
+            raise
+        self._is_closed = True
+        self._turn.close()
 
     # The lock
 
     def execute_in_turn(self, sql: str, execute: Callable[[str], Any], *, is_atomic: bool = True) -> Any:
         """Execute a statement of a cursor, holding the write lock if it writes."""
         self._check_process()
-        began = False
-        if not self.in_transaction and (word := _first_word(sql)) not in _READS and _may_write(word, sql):
+        word = _first_word(sql)
+        takes_turn = not self.in_transaction and word not in _READS and _may_write(word, sql)
+        if takes_turn:
             self._acquire()
-            if word == "begin":
+        began = False
+        try:
+            if takes_turn and word == "begin":
                 sql = _DEFERRED.sub("begin immediate", sql, count=1)
-            elif word in _BEGINS_TRANSACTION and self.isolation_level is not None and not self._commits_each():
+            elif takes_turn and word in _BEGINS_TRANSACTION and self._begins_by_itself():
                 sqlite3.Cursor(self).execute("begin immediate")
                 began = True
-        try:
             return execute(sql)
         except BaseException:
             if began and is_atomic and self.in_transaction:  # nothing but the statement that failed was in it
@@ -161,8 +173,8 @@ class ApplicationConnection(sqlite3.Connection):
         finally:
             self._end_turn()
 
-    def _commits_each(self) -> bool:
-        return getattr(self, "autocommit", None) is True
+    def _begins_by_itself(self) -> bool:
+        return self.isolation_level is not None and getattr(self, "autocommit", None) is not True
 
     def _check_process(self) -> None:
         if os.getpid() != self._process_id:
@@ -241,7 +253,7 @@ def _first_word(sql: str) -> str:
 
 def _may_write(word: str, sql: str) -> bool:
     if word == "with":
-        return _WRITES.search(sql) is not None
+        return _WRITES.search(_QUOTED.sub("''", sql)) is not None
     if word == "pragma":
         return _WRITING_PRAGMA.search(sql) is not None
     return True

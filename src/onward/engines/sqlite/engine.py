@@ -176,15 +176,17 @@ class SQLiteEngine:
         """See the contract. Without effect where the clock is not the machine's, which another process cannot read."""
         if not can_start() or not isinstance(self._clock, SystemClock) or self._writer.write_process is not None:
             return
+        # Made here also where it starts later: a long hold is noticed under the connection's lock. A fork that waits
+        # for that lock keeps others from registering for forks, which a write process does when it is made.
+        self._writer.write_process = WriteProcess(self.database, self._watcher.notify)
         if on_demand:
             self._isolates_on_demand = True
         else:
-            self._writer.write_process = WriteProcess(self.database, self._watcher.notify)
             await asyncio.to_thread(self._writer.write_process.start)
 
     def _on_long_hold(self, seconds: float) -> None:
         """Name the cause of a lock that this process has held for too long; start a write process, if allowed."""
-        starts = self._isolates_on_demand and self._writer.write_process is None
+        starts, self._isolates_on_demand = self._isolates_on_demand, False
         log.warning(
             "no other process could write for %.1f s, because this one held the write lock. A handler that holds "
             "Python's global lock in one long call causes that (a regular expression, a sort, a C extension), or a "
@@ -194,8 +196,7 @@ class SQLiteEngine:
             if starts
             else 'give its task executor="process", or start the worker with --write-process always',
         )
-        if starts:
-            self._writer.write_process = WriteProcess(self.database, self._watcher.notify)
+        if starts and self._writer.write_process is not None:
             self._writer.write_process.start_in_background()
 
     async def check(self) -> EngineInfo:

@@ -54,6 +54,8 @@ _STOP_TIMEOUT: Final = 20.0
 """Seconds for the transaction under way, the last checkpoint and the exit."""
 _STOP_CHECK_INTERVAL: Final = 0.005
 """Seconds."""
+_RESPONSE_TIMEOUT: Final = 30.0
+"""Seconds, beyond the busy timeout, after which a process that does not answer is killed: it may have been stopped."""
 _RESTART_DELAY: Final = 5.0
 """Seconds between two failed starts."""
 
@@ -195,21 +197,35 @@ class WriteProcess:
         return result
 
     def run_sync(self, request: Request[T]) -> T:
-        """Have a request done, and wait for it on this thread. Raises as :meth:`run` does."""
+        """Have a request done, and wait for it on this thread. Raises as :meth:`run` does.
+
+        A process that does not answer in time is killed, before the request is given up: it must not be done later.
+        Heartbeats come this way, so that a worker notices within one of them.
+        """
         encoded = message(0, encode_request(request))
         generation, channel = self._acquire_channel()
         is_reusable = False
         try:
+            channel.settimeout(self._database.busy_timeout + _RESPONSE_TIMEOUT)
             channel.sendall(encoded)
             body = _receive(channel, read_header(_receive(channel, HEADER_SIZE)))
             is_reusable = True  # else the response is still to come, and must not be taken for that of another request
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._kill(generation)
             self.on_lost(generation)
             raise _lost() from error
         finally:
             self._release_channel(generation, channel, is_reusable=is_reusable)
         result: T = self._unpack(decode_response(memoryview(body)))
         return result
+
+    def _kill(self, generation: int) -> None:
+        with self._lock:
+            process = self._process if generation == self._generation else None
+        if process is not None:
+            log.error("%s: the write process does not answer, killing it", self._database)
+            process.kill()
 
     def _unpack(self, response: Response) -> Any:
         result, error, wakes_workers = response
