@@ -56,17 +56,23 @@ async def test_a_declared_rate_holds(app: App, clock: ManualClock):  # P6
     assert all(later - earlier >= 60 for earlier, later in zip(starts, starts[2:], strict=False))
 
 
-async def test_an_operators_change_holds_until_a_worker_starts(app: App):
+async def test_an_operators_change_holds_until_a_worker_starts(app: App, caplog: pytest.LogCaptureFixture):
     @app.task(queue="mail", rate=TEN)
     async def send() -> None: ...
 
     await app.queues.configure("mail", rate="1/min", weight=7)
     await send.enqueue()
-    assert (await limits(app))["mail"] == (Rate(1, timedelta(minutes=1)), None)
-    async with app.worker(concurrency=1):
-        pass
-    await app.tick()
+    for _ in range(2):
+        await app.tick()
+    operators = Rate(1, timedelta(minutes=1))
+    assert (await limits(app))["mail"] == (operators, None)
+    with caplog.at_level(logging.WARNING, "onward.engine"):
+        async with app.worker(concurrency=1):
+            pass
+        async with app.worker(concurrency=1):
+            pass
     assert (await limits(app))["mail"] == (TEN, None)
+    assert caplog.messages == [f"rate of queue mail replaced as its task declares: was {operators}, is {TEN}"]
     assert (await app.queues.get("mail")).settings.weight == 7
 
 

@@ -486,8 +486,8 @@ class CheckedEngine:
     async def set_limits(self, *, replaces: bool) -> None:
         """Set declared limits on all queues that exist, and on those that are named in full.
 
-        ``replaces``: whether limits that a queue has already are replaced; otherwise queues that were seen before are
-        left alone. A queue that refuses its limits is logged once, and the others get theirs.
+        ``replaces``: whether limits that a queue has already are replaced, with a warning; otherwise queues that were
+        seen before are left alone. A queue that refuses its limits is logged once, and the others get theirs.
 
         Raises:
             StoreUnavailable: the store could not be asked; the next call goes on with the queues that are left.
@@ -497,10 +497,12 @@ class CheckedEngine:
         for name, limits in declared.items():
             if name in self._limited and not replaces:
                 continue
-            change = limits.change_of(settings.get(name, QueueSettings()), replaces=replaces)
+            before = settings.get(name, QueueSettings())
+            change = limits.change_of(before, replaces=replaces)
             try:
                 if change is not None:
                     await self.inner.configure(name, change)
+                    _log_replaced(name, before, change)
             except StoreUnavailable:
                 raise
             except OnwardError as error:
@@ -825,3 +827,10 @@ class CheckedEngine:
             validation.check_retention(field, kept)
         with self._observed("prune_access"):
             return await self.inner.prune_access(keep_audit=keep_audit, keep_sessions=keep_sessions)
+
+
+def _log_replaced(queue: str, before: QueueSettings, change: QueueChange) -> None:
+    for field in ("rate", "global_concurrency"):
+        old, new = getattr(before, field), getattr(change, field)
+        if old is not None and new is not UNSET:
+            log.warning("%s of queue %s replaced as its task declares: was %s, is %s", field, queue, old, new)

@@ -172,7 +172,7 @@ class Ticker:
             run_here=self._runner.run,
             app_place=app_place,
         )
-        self._limit_keeper = LimitKeeper(engine, DeclaredLimits() if limits is None else limits)
+        self._limit_keeper = LimitKeeper(engine, DeclaredLimits() if limits is None else limits, replaces=False)
         self._is_checked = False
         """Whether the store's settings have been checked, as a worker does when it starts."""
         self._is_stopping = False
