@@ -5223,7 +5223,7 @@ APPLICATIONS: Final = (
     ),
     _of_application(
         "a worker that starts leaves an older limit",
-        Edit("worker/limit_keeper.py", "replaces=not self._is_started", "replaces=False"),
+        Edit("worker/limit_keeper.py", "replaces=self._replaces and not self._is_started", "replaces=False"),
         _LIMITED,
     ),
     _of_application(
