@@ -87,7 +87,9 @@ EnqueueMiddleware = Callable[[Sequence[NewJob]], Generator[Sequence[NewJob], lis
         enqueued = yield [replace(job, org_id=current_org()) for job in jobs]
         log.info("enqueued %d jobs", len(enqueued))
 
-An exception of the store, or of a middleware further in, is raised at the ``yield``.
+An exception of the store, or of a middleware further in, is raised at the ``yield``. An exception that a middleware
+raises after its ``yield`` is logged, since the jobs are stored; with ``connection=`` it is raised, so that the caller
+rolls back.
 """
 
 log = logging.getLogger("onward.engine")
@@ -99,10 +101,11 @@ _UNOBSERVED: Final = nullcontext()
 class _Passage:
     """Jobs on their way through the middleware into the store, and the answers on their way back."""
 
-    __slots__ = ("answers", "jobs")
+    __slots__ = ("answers", "can_roll_back", "jobs")
 
-    def __init__(self, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, jobs: Sequence[NewJob], connection: object | None) -> None:
         self.jobs = jobs
+        self.can_roll_back = connection is not None
         self.answers: list[Enqueued] = []
 
 
@@ -134,7 +137,17 @@ def _passing_one(middleware: EnqueueMiddleware, passage: _Passage) -> Iterator[N
             steps.throw(error)
         raise
     try:
-        steps.send(passage.answers)
+        _finish(steps, name, passage.answers)
+    except Exception:
+        # The jobs are stored: a caller that gets an error would enqueue them again. In its own transaction it can undo.
+        if passage.can_roll_back:
+            raise
+        log.exception("enqueue middleware %s failed after the jobs were enqueued", name)
+
+
+def _finish(steps: Generator[Sequence[NewJob], list[Enqueued], None], name: str, answers: list[Enqueued]) -> None:
+    try:
+        steps.send(answers)
     except StopIteration:
         return
     steps.close()
@@ -243,7 +256,7 @@ class CheckedEngine:
                 await self._apply_limits(self._limits_of(jobs))
             return await self.inner.enqueue(jobs, connection=connection)
         self._checks.audit_record(audit)
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             self._checks.jobs(passage.jobs, connection)
             if self._limits and connection is None:
@@ -254,7 +267,7 @@ class CheckedEngine:
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written, as the middleware has left it."""
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             self._checks.jobs(passage.jobs, connection)
             if self._limits and connection is None and (declared := self._limits_of(passage.jobs)):
@@ -620,7 +633,7 @@ class CheckedEngine:
                 self._checks.job(callback)
                 if callback.batch is not None:
                     raise InvalidValue(field, callback.batch, "must belong to no batch: this one would never finish")
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             for job in [passage.jobs.template] if isinstance(passage.jobs, UniformJobs) else passage.jobs:
                 if job.batch != batch.name:
