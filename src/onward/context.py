@@ -49,6 +49,8 @@ class RunState(msgspec.Struct, eq=False):
     """The job was taken back, its claim is lost, or its time is up."""
     is_settled: bool = False
     """The handler has completed the job in a transaction of its own."""
+    completed_result: str | None = None
+    """The result with which it did, as JSON."""
     wrong_isolation: WrongIsolation | None = None
     """The handler has tried to complete the job in a transaction in which that cannot be done."""
     progress: tuple[int, str | None] | None = None
@@ -238,7 +240,8 @@ class JobContext:
             raise ClaimLost("this handler was called by hand: there is no job to complete")
         if run.is_stopped:
             raise self._lost()
-        return run.engine, Settlement(run.claim, Complete(run.encode(result)))
+        run.completed_result = run.encode(result)
+        return run.engine, Settlement(run.claim, Complete(run.completed_result))
 
     def _completed(self, lost: frozenset[Any]) -> None:
         if lost:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from itertools import repeat
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +38,7 @@ from onward.handler import Handler
 from onward.job import Enqueued, Job, NewJob, UniformJobs
 from onward.lifecycle import Outcome, Result, decide
 from onward.loop_thread import LoopThread
+from onward.own_loop import run_in_own_loop
 from onward.results import Results
 from onward.schedule import Schedule
 from onward.store_url import url_of
@@ -298,7 +298,7 @@ class Core:
         with self._opening:
             if not self.bound.is_open:
                 # On a thread of its own, because this one may have an event loop already.
-                run_elsewhere(self.open)
+                run_in_own_loop(self.open)
 
     # Tasks
 
@@ -373,8 +373,6 @@ class Core:
         bound = self.bound
         if not bound.is_open:
             self.open_sync()
-        if self.limits and connection is None and (declared := bound.engine.limits_of(jobs)):
-            run_elsewhere(lambda: bound.engine.apply_limits(declared))
         return bound.producer.enqueue_sync(jobs, connection=connection)
 
     def encode(self, name: str, payload: Any) -> str:
@@ -488,7 +486,7 @@ class Override:
     ) -> None:
         """Use the App's own store again, and close the other one."""
         # On a thread of its own, because this one may have an event loop already.
-        run_elsewhere(self._left().close)
+        run_in_own_loop(self._left().close)
 
     async def __aenter__(self) -> None:
         """Use the other store, and open it."""
@@ -520,12 +518,6 @@ class _HasCore(Protocol):
 def core_of(app: _HasCore) -> Core:
     """Return the inside of an App."""
     return app._core  # noqa: SLF001 - the one way in, for Onward's own parts
-
-
-def run_elsewhere(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run async work to its end from plain code, on a thread and an event loop of its own."""
-    with ThreadPoolExecutor(1, thread_name_prefix="onward-sync") as thread:
-        return thread.submit(copy_context().run, asyncio.run, work()).result()
 
 
 def _takes_whole(handler: Handler | None) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random as _random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -180,6 +180,24 @@ class Crashed(msgspec.Struct, frozen=True, tag=True):
 
 
 Result = Returned | Raised | Snoozed | Stopped | Interrupted | Crashed
+
+
+class Commit(Enum):
+    """What the store says of a transaction in which a handler completed its job."""
+
+    COMMITTED = "committed"
+    LOST = "lost"
+    """The job has ended otherwise: it was cancelled, or another run ended it."""
+    UNKNOWN = "unknown"
+    """The store did not answer. If the transaction was rolled back, the lease runs out and the job runs again."""
+
+
+class SelfCompleted(msgspec.Struct, frozen=True, tag=True):
+    """The handler completed the job in a transaction of its own: there is no outcome to store."""
+
+    commit: Commit
+    result: str | None = None
+    """As JSON, as the handler gave it."""
 
 
 # What becomes of the job ----------------------------------------------------------------------------------------------

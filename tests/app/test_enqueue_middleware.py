@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
+import sqlite3
 from collections.abc import Generator, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -108,7 +112,7 @@ async def test_middleware_that_drops_or_adds_jobs_is_refused(app: App, number: i
     assert (await app.jobs.list()).items == ()
 
 
-async def test_middleware_that_yields_twice_is_named(app: App):
+async def test_middleware_that_yields_twice_is_named(app: App, caplog: pytest.LogCaptureFixture):
     def twice(jobs: Sequence[NewJob]) -> Steps:
         yield jobs
         yield jobs
@@ -118,8 +122,60 @@ async def test_middleware_that_yields_twice_is_named(app: App):
     @app.task
     async def send() -> None: ...
 
-    with pytest.raises(InvalidValue, match=r"twice.*yield once"):
-        await send.enqueue()
+    await send.enqueue()
+    (record,) = [record for record in caplog.records if record.name == "onward.engine"]
+    assert record.exc_info is not None
+    assert re.search(r"twice.*yield once", str(record.exc_info[1]))
+
+
+@pytest.mark.parametrize("use", ["async", "sync", "batch"])
+async def test_middleware_that_fails_afterwards_refuses_no_stored_job(
+    app: App, caplog: pytest.LogCaptureFixture, use: str
+):  # X1
+    seen: list[int] = []
+
+    def outer(jobs: Sequence[NewJob]) -> Steps:
+        seen.append(len((yield jobs)))
+
+    def failing(jobs: Sequence[NewJob]) -> Steps:
+        yield jobs
+        raise RuntimeError("no metrics")
+
+    app.enqueue_middleware += [outer, failing]
+
+    @app.task
+    async def send() -> None: ...
+
+    match use:
+        case "async":
+            await send.enqueue()
+        case "sync":
+            await asyncio.to_thread(send.sync.enqueue)
+        case "batch":
+            async with app.batch("b") as batch:
+                await batch.add([send.job()])
+    assert len((await app.jobs.list()).items) == 1
+    assert seen == [1]
+    assert "failing failed after the jobs were enqueued" in caplog.text
+
+
+async def test_middleware_that_fails_afterwards_lets_the_caller_roll_back(tmp_path: Path):  # X1
+    def failing(jobs: Sequence[NewJob]) -> Steps:
+        yield jobs
+        raise RuntimeError("no metrics")
+
+    async with App(f"sqlite:///{tmp_path}/jobs.db", enqueue_middleware=[failing]) as app:
+
+        @app.task
+        async def send() -> None: ...
+
+        await app.open()
+        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+            connection.execute("begin immediate")
+            with pytest.raises(RuntimeError, match="no metrics"):
+                await send.using(connection=connection).enqueue()
+            connection.rollback()
+        assert (await app.jobs.list()).items == ()
 
 
 # By name

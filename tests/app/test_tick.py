@@ -25,6 +25,7 @@ from onward.engine.values import (
     JobFilter,
     WorkerInfo,
 )
+from onward.lifecycle import Commit, SelfCompleted
 from onward.testing import detached_context
 from onward.worker.runner import CallNext, Runner
 from tests.app.test_app import Lesser
@@ -493,7 +494,7 @@ async def test_a_handler_may_go_on_after_it_has_completed_its_job(booking: App, 
     handle = await book.enqueue()
     (claim,) = (await booking._core.engine.claim(ClaimRequest(worker_id="me"))).claims
     token = claim.token
-    assert await runner.run(claim) is None
+    assert await runner.run(claim) == SelfCompleted(Commit.COMMITTED, '"done"')
     assert lost == [False]
     assert await handle.result() == "done"
 

@@ -5266,7 +5266,7 @@ APPLICATIONS: Final = (
     ),
     _of_application(
         "a worker that starts leaves an older limit",
-        Edit("worker/limit_keeper.py", "replaces=not self._is_started", "replaces=False"),
+        Edit("worker/limit_keeper.py", "replaces=self._replaces and not self._is_started", "replaces=False"),
         _LIMITED,
     ),
     _of_application(
@@ -5278,10 +5278,51 @@ APPLICATIONS: Final = (
         "an enqueue fails where limits cannot be set",
         Edit(
             "engine/checked.py",
-            '            except OnwardError as error:\n                log.warning("limits',
-            '            except KeyError as error:\n                log.warning("limits',
+            'extra={"queue": name})\n                if isinstance(error, StoreUnavailable):\n                    continue\n',
+            'extra={"queue": name})\n                raise\n',
         ),
         _LIMITED,
+    ),
+    _of_application(
+        "limits that a busy store did not take count as set",
+        Edit(
+            "engine/checked.py",
+            "                if isinstance(error, StoreUnavailable):\n",
+            "                if False:\n",
+        ),
+        _LIMITED,
+    ),
+    _of_application(
+        "limits are set for jobs as they were before the middleware",
+        Edit("engine/checked.py", "(declared := self._limits_of(passage.jobs))", "(declared := self._limits_of(jobs))"),
+        _LIMITED,
+    ),
+    _of_application(
+        "a queue that refuses its limits keeps all others from theirs",
+        Edit("engine/checked.py", "            except StoreUnavailable:\n", "            except OnwardError:\n"),
+        _LIMITED,
+    ),
+    _of_application(
+        "a tick replaces an operator's limit",
+        Edit("worker/one_shot.py", "else limits, replaces=False)", "else limits, replaces=True)"),
+        _LIMITED,
+    ),
+    _of_application(
+        "a commit that the store did not confirm calls a hook",
+        Edit("worker/runner.py", "SelfCompleted(Commit.UNKNOWN)", "SelfCompleted(Commit.COMMITTED)"),
+        "tests/worker/test_hooks.py",
+        "not_known_to_be_completed",
+    ),
+    _of_application(
+        "a job that ended otherwise calls the hook of a completed one",
+        Edit("worker/runner.py", "SelfCompleted(Commit.LOST)", "SelfCompleted(Commit.COMMITTED)"),
+        "tests/worker/test_hooks.py",
+        "not_known_to_be_completed",
+    ),
+    _of_application(
+        "middleware that fails after the enqueue refuses a stored job",
+        Edit("engine/checked.py", "        if passage.can_roll_back:\n", "        if True:\n"),
+        "tests/app/test_enqueue_middleware.py",
     ),
     _of_application(
         "a burst ends while a rate holds jobs back",

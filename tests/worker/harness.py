@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.values import Claim, Claims, Exchange, Exchanged, MaintenanceResult, Term, Token
 from onward.job import JobRef
-from onward.lifecycle import Result, Returned
+from onward.lifecycle import Result, Returned, SelfCompleted
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def answer_with(*claims: Claim, **more: Any) -> Exchanged:
 class StubRunner:
     """Runs claims as the test says: by default each returns at once."""
 
-    def __init__(self, handler: Callable[[Claim], Awaitable[Result | None]] | None = None) -> None:
+    def __init__(self, handler: Callable[[Claim], Awaitable[Result | SelfCompleted]] | None = None) -> None:
         self._handler = handler
         self.started: list[Claim] = []
         self.running = 0
@@ -126,7 +126,7 @@ class StubRunner:
         """The most that ever ran at once."""
         self.cancelled: list[Token] = []
 
-    async def run(self, claim: Claim, slot: asyncio.Task[None] | None) -> Result | None:
+    async def run(self, claim: Claim, slot: asyncio.Task[None] | None) -> Result | SelfCompleted:
         self.started.append(claim)
         self.running += 1
         self.max_running = max(self.max_running, self.running)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement, Token
 from onward.errors import StoreUnavailable
-from onward.lifecycle import Complete, Fail, Release, Result, Returned
+from onward.lifecycle import Complete, Fail, Release, Result, Returned, SelfCompleted
 from onward.metering import Meter
 from onward.worker.claimer import Claimer
 from onward.worker.inflight import Inflight, Stage
@@ -31,7 +31,7 @@ from tests.worker.harness import (
     in_virtual_time,
 )
 
-Handler = Callable[[Claim], Awaitable[Result | None]]
+Handler = Callable[[Claim], Awaitable[Result | SelfCompleted]]
 
 
 class ClaimerHarness:

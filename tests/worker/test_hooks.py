@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from onward import (
     App,
@@ -22,6 +25,7 @@ from onward import (
     JobStatus,
     Retry,
     Snooze,
+    StoreUnavailable,
 )
 from onward.engine.values import Claim, Settlement
 from onward.job import JobRef
@@ -86,6 +90,74 @@ async def test_a_hook_is_called_after_the_outcome_is_recorded(app: App, by: str,
         ("pay", {"amount": -3}, 2, (2, "ValueError", "negative", True), "dead_letter"),
         ("pay", {"amount": 3}, 1, 3, "completed"),
     ]
+
+
+@pytest.mark.parametrize("by", ["worker", "tick"])
+async def test_a_hook_gets_the_result_that_is_stored(app: App, tmp_path: Path, by: str):
+    called: dict[str, object] = {}
+
+    def on_success(context: JobContext, result: int) -> None:
+        called[context.type] = result
+
+    @app.task(on_success=on_success, store_result=False)
+    async def unstored() -> int:
+        return 1
+
+    @app.task(on_success=on_success)
+    async def completed(context: JobContext) -> int:
+        connection = sqlite3.connect(tmp_path / "jobs.db")
+        with contextlib.closing(connection), connection:
+            connection.execute("begin immediate")
+            await context.complete(42, connection=connection)
+        return 1
+
+    await unstored.enqueue()
+    await completed.enqueue()
+    if by == "worker":
+        async with app.worker():
+            await eventually(lambda: len(called) == 2)
+    else:
+        await app.tick()
+    assert called == {"unstored": None, "completed": 42}
+
+
+@pytest.mark.parametrize("by", ["worker", "tick"])
+@pytest.mark.parametrize("end", ["lost", "unknown"])
+async def test_a_job_that_is_not_known_to_be_completed_calls_no_hook(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, end: str
+):  # X3
+    called: list[object] = []
+    asked: list[JobRef] = []
+
+    @app.task(on_success=lambda _context, result: called.append(result))
+    async def completed(context: JobContext) -> int:
+        connection = sqlite3.connect(tmp_path / "jobs.db")
+        with contextlib.closing(connection), connection:
+            connection.execute("begin immediate")
+            await context.complete(42, connection=connection)
+        return 1
+
+    handle = await completed.enqueue()
+    inner = app._core.engine.inner
+    get = inner.get
+
+    async def answer(ref: JobRef) -> Job | None:
+        asked.append(ref)
+        if end == "unknown":
+            raise StoreUnavailable("gone")
+        job = await get(ref)
+        return None if job is None else replace(job, status=JobStatus.CANCELLED)
+
+    monkeypatch.setattr(inner, "get", answer)
+    if by == "worker":
+        async with app.worker() as worker:
+            await eventually(lambda: bool(asked))
+        assert worker.tally == ({"stale_rejections": 1} if end == "lost" else {})
+    else:
+        report = await app.tick()
+        assert (report.claimed, report.completed, report.lost) == (1, 0, int(end == "lost"))
+    assert asked == [handle.ref]
+    assert called == []
 
 
 async def test_only_final_failures_call_a_hook(app: App):

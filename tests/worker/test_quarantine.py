@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -327,7 +328,7 @@ class _Died(Exception):
     """Ends a run as the death of its process does, as far as the store can see: nothing is settled."""
 
 
-async def _die(_: object) -> None:
+async def _die(_: object) -> NoReturn:
     raise _Died
 
 

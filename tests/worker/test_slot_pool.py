@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from onward.engine.values import Claim
-from onward.lifecycle import Complete, Outcome, Release, Result, Retry, Returned
+from onward.lifecycle import Complete, Outcome, Release, Result, Retry, Returned, SelfCompleted
 from onward.worker.inflight import HeldClaim, Stage
 from onward.worker.slot_pool import Pool
 from tests.worker.harness import StubRunner, VirtualLoop, advance_until, claim, in_virtual_time
 
-Handler = Callable[[Claim], Awaitable[Result | None]]
+Handler = Callable[[Claim], Awaitable[Result | SelfCompleted]]
 
 
 class PoolHarness:
@@ -23,7 +23,7 @@ class PoolHarness:
 
     def __init__(self, size: int, handler: Handler | None = None) -> None:
         self.runner = StubRunner(handler)
-        self.settled: list[tuple[str, Outcome | None]] = []
+        self.settled: list[tuple[str, Outcome | SelfCompleted]] = []
         self.pool = Pool(
             self.runner, size=size, settle=lambda held, outcome: self.settled.append((held.claim.ref.id, outcome))
         )

@@ -59,10 +59,11 @@ from onward.engine.values import (
     WorkerCommand,
     WorkerInfo,
 )
-from onward.errors import InvalidValue, OnwardError
+from onward.errors import InvalidValue, OnwardError, StoreUnavailable
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
+from onward.own_loop import run_in_own_loop
 from onward.schedule import Firing, Schedule
 
 
@@ -86,7 +87,9 @@ EnqueueMiddleware = Callable[[Sequence[NewJob]], Generator[Sequence[NewJob], lis
         enqueued = yield [replace(job, org_id=current_org()) for job in jobs]
         log.info("enqueued %d jobs", len(enqueued))
 
-An exception of the store, or of a middleware further in, is raised at the ``yield``.
+An exception of the store, or of a middleware further in, is raised at the ``yield``. An exception that a middleware
+raises after its ``yield`` is logged, since the jobs are stored; with ``connection=`` it is raised, so that the caller
+rolls back.
 """
 
 log = logging.getLogger("onward.engine")
@@ -98,10 +101,11 @@ _UNOBSERVED: Final = nullcontext()
 class _Passage:
     """Jobs on their way through the middleware into the store, and the answers on their way back."""
 
-    __slots__ = ("answers", "jobs")
+    __slots__ = ("answers", "can_roll_back", "jobs")
 
-    def __init__(self, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, jobs: Sequence[NewJob], connection: object | None) -> None:
         self.jobs = jobs
+        self.can_roll_back = connection is not None
         self.answers: list[Enqueued] = []
 
 
@@ -133,7 +137,17 @@ def _passing_one(middleware: EnqueueMiddleware, passage: _Passage) -> Iterator[N
             steps.throw(error)
         raise
     try:
-        steps.send(passage.answers)
+        _finish(steps, name, passage.answers)
+    except Exception:
+        # The jobs are stored: a caller that gets an error would enqueue them again. In its own transaction it can undo.
+        if passage.can_roll_back:
+            raise
+        log.exception("enqueue middleware %s failed after the jobs were enqueued", name)
+
+
+def _finish(steps: Generator[Sequence[NewJob], list[Enqueued], None], name: str, answers: list[Enqueued]) -> None:
+    try:
+        steps.send(answers)
     except StopIteration:
         return
     steps.close()
@@ -236,24 +250,28 @@ class CheckedEngine:
         self, jobs: Sequence[NewJob], *, connection: object | None = None, audit: AuditRecord | None = None
     ) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written, as the middleware has left it."""
-        if self._limits and connection is None:
-            await self.apply_limits(self.limits_of(jobs))
         if audit is None and self.observer is None and not self.enqueue_middleware:
             self._checks.jobs(jobs, connection)
+            if self._limits and connection is None:
+                await self._apply_limits(self._limits_of(jobs))
             return await self.inner.enqueue(jobs, connection=connection)
         self._checks.audit_record(audit)
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             self._checks.jobs(passage.jobs, connection)
+            if self._limits and connection is None:
+                await self._apply_limits(self._limits_of(passage.jobs))
             with self._observed("enqueue", len(jobs)):
                 passage.answers = await self.inner.enqueue(passage.jobs, connection=connection, audit=audit)
         return passage.answers
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written, as the middleware has left it."""
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             self._checks.jobs(passage.jobs, connection)
+            if self._limits and connection is None and (declared := self._limits_of(passage.jobs)):
+                run_in_own_loop(lambda: self._apply_limits(declared))
             with self._observed("enqueue", len(jobs)):
                 passage.answers = self.inner.enqueue_sync(passage.jobs, connection=connection)
         return passage.answers
@@ -455,17 +473,16 @@ class CheckedEngine:
         with self._observed("configure"):
             return await self.inner.configure(queue, change, audit=audit)
 
-    def limits_of(self, jobs: Sequence[NewJob]) -> dict[str, Limits]:
+    def _limits_of(self, jobs: Sequence[NewJob]) -> dict[str, Limits]:
         """Choose the queues of jobs whose declared limits have not been applied yet."""
-        if not self._limits:
-            return {}
         queues = {job.queue for job in ([jobs.template] if isinstance(jobs, UniformJobs) else jobs)}
         return self._limits.limited(queues - self._limited)
 
-    async def apply_limits(self, declared: Mapping[str, Limits]) -> None:
+    async def _apply_limits(self, declared: Mapping[str, Limits]) -> None:
         """Set declared limits on queues that have none of that kind, before the first job is enqueued there.
 
-        Where that fails, the enqueue goes on: the program may have no right to it, and a worker does it too.
+        Where that fails, the enqueue goes on: the program may have no right to it, and a worker does it too. A store
+        that was unavailable is asked again by the next enqueue.
         """
         for name, limits in declared.items():
             try:
@@ -475,22 +492,34 @@ class CheckedEngine:
                     await self.inner.configure(name, change)
             except OnwardError as error:
                 log.warning("limits of queue not set: %s", error, extra={"queue": name})
+                if isinstance(error, StoreUnavailable):
+                    continue
             self._limited.add(name)
 
     async def set_limits(self, *, replaces: bool) -> None:
         """Set declared limits on all queues that exist, and on those that are named in full.
 
-        ``replaces``: whether limits that a queue has already are replaced; otherwise queues that were seen before are
-        left alone.
+        ``replaces``: whether limits that a queue has already are replaced, with a warning; otherwise queues that were
+        seen before are left alone. A queue that refuses its limits is logged once, and the others get theirs.
+
+        Raises:
+            StoreUnavailable: the store could not be asked; the next call goes on with the queues that are left.
         """
         settings = {queue.name: queue.settings for queue in await self.inner.queues("*")}
         declared = self._limits.limited([*self._limits.names, *settings])
         for name, limits in declared.items():
             if name in self._limited and not replaces:
                 continue
-            change = limits.change_of(settings.get(name, QueueSettings()), replaces=replaces)
-            if change is not None:
-                await self.inner.configure(name, change)
+            before = settings.get(name, QueueSettings())
+            change = limits.change_of(before, replaces=replaces)
+            try:
+                if change is not None:
+                    await self.inner.configure(name, change)
+                    _log_replaced(name, before, change)
+            except StoreUnavailable:
+                raise
+            except OnwardError as error:
+                log.warning("limits of queue not set: %s", error, extra={"queue": name})
             self._limited.add(name)
 
     async def command_worker(self, worker_id: str, command: WorkerCommand, *, audit: AuditRecord | None = None) -> bool:
@@ -604,14 +633,14 @@ class CheckedEngine:
                 self._checks.job(callback)
                 if callback.batch is not None:
                     raise InvalidValue(field, callback.batch, "must belong to no batch: this one would never finish")
-        if self._limits and connection is None:
-            await self.apply_limits(self.limits_of(jobs))
-        passage = _Passage(jobs)
+        passage = _Passage(jobs, connection)
         with self._passing(passage):
             for job in [passage.jobs.template] if isinstance(passage.jobs, UniformJobs) else passage.jobs:
                 if job.batch != batch.name:
                     raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
             self._checks.jobs(passage.jobs, connection)
+            if self._limits and connection is None:
+                await self._apply_limits(self._limits_of(passage.jobs))
             with self._observed("save_batch", len(jobs)):
                 passage.answers = await store.save_batch(batch, passage.jobs, connection=connection, audit=audit)
         return passage.answers
@@ -811,3 +840,10 @@ class CheckedEngine:
             validation.check_retention(field, kept)
         with self._observed("prune_access"):
             return await self.inner.prune_access(keep_audit=keep_audit, keep_sessions=keep_sessions)
+
+
+def _log_replaced(queue: str, before: QueueSettings, change: QueueChange) -> None:
+    for field in ("rate", "global_concurrency"):
+        old, new = getattr(before, field), getattr(change, field)
+        if old is not None and new is not UNSET:
+            log.warning("%s of queue %s replaced as its task declares: was %s, is %s", field, queue, old, new)

@@ -78,7 +78,7 @@ class Hooks:
         match outcome:
             case Complete(result):
                 hook = handler.options.on_success
-                value = None if result is None else decode_json(result)
+                value = result
             case Fail(failure) | Bury(failure):
                 hook = handler.options.on_failure
                 value = FailedAttempt(
@@ -104,8 +104,8 @@ class Hooks:
         context = JobContext(RunState(claim))
         async with self._semaphore:
             try:
-                if name == "on_success":
-                    value = handler.arguments.read_result(value)
+                if isinstance(value, str):  # None: it returned nothing, or store_result=False
+                    value = handler.arguments.read_result(decode_json(value))
                 if is_async(hook):
                     await hook(context, value)  # type: ignore[misc] # an async function gives something to await
                 else:

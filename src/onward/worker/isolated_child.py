@@ -24,7 +24,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim
 from onward.errors import OnwardError, StoreUnavailable
 from onward.handler import Handler
-from onward.lifecycle import Interrupted, Result
+from onward.lifecycle import Interrupted, Result, SelfCompleted
 from onward.worker.processes import CallResponse, JobReport, serve_requests
 from onward.worker.remote_error import describe
 from onward.worker.runner import Runner
@@ -32,7 +32,7 @@ from onward.worker.runner import Runner
 _TEMPORARY_STORE: Final = "sqlite://"
 """The URL of a store that another process cannot open."""
 
-result_decoder: Final = msgspec.json.Decoder(Result | None)
+result_decoder: Final = msgspec.json.Decoder(Result | SelfCompleted)
 
 
 class IsolatedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ def _core_of(app: Any) -> AppCore:
     return core
 
 
-async def _run(core: AppCore, request: IsolatedRequest) -> Result | None:
+async def _run(core: AppCore, request: IsolatedRequest) -> Result | SelfCompleted:
     try:
         await core.open()
     except StoreUnavailable:

@@ -24,7 +24,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import StoreUnavailable
 from onward.handler import Handler
-from onward.lifecycle import Crashed, CrashPolicy, Failure, Interrupted, Result
+from onward.lifecycle import Crashed, CrashPolicy, Failure, Interrupted, Result, SelfCompleted
 from onward.worker import isolated_child
 from onward.worker.isolated_child import IsolatedRequest, locate_app, result_decoder
 from onward.worker.processes import ProcessDied, Processes
@@ -47,7 +47,7 @@ class IsolatedRunner:
         size: int,
         max_crashes: int,
         handler_for: Callable[[Claim], Handler | None],
-        run_here: Callable[[Claim], Awaitable[Result | None]],
+        run_here: Callable[[Claim], Awaitable[Result | SelfCompleted]],
         app_place: tuple[str, str] | None = None,
     ) -> None:
         """``run_here`` runs a claim in this process, where no child can.
@@ -61,9 +61,9 @@ class IsolatedRunner:
         self._handler_for = handler_for
         self._run_here = run_here
         self._processes = Processes(size, main=isolated_child.main, reuses_children=False)
-        self._calls: dict[Token, asyncio.Task[Result | None]] = {}
+        self._calls: dict[Token, asyncio.Task[Result | SelfCompleted]] = {}
 
-    async def run(self, claim: Claim, slot: asyncio.Task[None] | None = None) -> Result | None:  # noqa: ARG002 - has a process
+    async def run(self, claim: Claim, slot: asyncio.Task[None] | None = None) -> Result | SelfCompleted:  # noqa: ARG002 - has a process
         """Run a claim in a child process, and say how it ended."""
         fields = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
         log.warning("running suspect in isolation", extra=fields)
@@ -86,7 +86,7 @@ class IsolatedRunner:
         """End the children."""
         self._processes.close()
 
-    async def _call(self, claim: Claim) -> Result | None:
+    async def _call(self, claim: Claim) -> Result | SelfCompleted:
         place = locate_app(self._engine, self._app_place)
         if place is None:
             return await self._run_unisolated(
@@ -104,7 +104,7 @@ class IsolatedRunner:
             return Interrupted()
         if response.error is not None:
             return await self._run_unisolated(claim, response.error.message)
-        result: Result | None = result_decoder.decode(response.result or "null")
+        result: Result | SelfCompleted = result_decoder.decode(response.result or "")
         if isinstance(result, Interrupted):
             await asyncio.sleep(_RETRY_DELAY)
         return result
@@ -122,7 +122,7 @@ class IsolatedRunner:
             claim, crashes, f"its child process died {_times(crashes)} while it ran there alone; {reason}"
         )
 
-    async def _run_unisolated(self, claim: Claim, reason: str) -> Result | None:
+    async def _run_unisolated(self, claim: Claim, reason: str) -> Result | SelfCompleted:
         """Run a suspect in this process, unless as many runs of it as it may have were lost here before."""
         fields = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "reason": reason}
         remedy = "make the App at the top level of an importable module"

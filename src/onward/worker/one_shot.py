@@ -33,7 +33,18 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.handler import Handler
-from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
+from onward.lifecycle import (
+    MOVE_OF,
+    Commit,
+    Complete,
+    Interrupted,
+    Move,
+    Outcome,
+    Release,
+    Result,
+    SelfCompleted,
+    decide,
+)
 from onward.schedule import Schedule
 from onward.validation import check_at_least
 from onward.worker.alerts import Alerts
@@ -172,7 +183,7 @@ class Ticker:
             run_here=self._runner.run,
             app_place=app_place,
         )
-        self._limit_keeper = LimitKeeper(engine, DeclaredLimits() if limits is None else limits)
+        self._limit_keeper = LimitKeeper(engine, DeclaredLimits() if limits is None else limits, replaces=False)
         self._is_checked = False
         """Whether the store's settings have been checked, as a worker does when it starts."""
         self._is_stopping = False
@@ -315,14 +326,17 @@ class Ticker:
         except asyncio.CancelledError:
             await self._settle(claim, Release(), report)
             raise
-        if result is None:
-            report.completed += 1
+        if isinstance(result, SelfCompleted):
             self._inflight.remove(claim.token)
-            self._record([Settlement(claim, Complete(), time.monotonic() - began)])
+            if result.commit is Commit.COMMITTED:
+                report.completed += 1
+                self._record([Settlement(claim, Complete(result.result), time.monotonic() - began)])
+            elif result.commit is Commit.LOST:
+                report.lost += 1
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
-    async def _run_handler(self, claim: Claim, requested_at: float) -> Result | None:
+    async def _run_handler(self, claim: Claim, requested_at: float) -> Result | SelfCompleted:
         start_within = self._worker_timeout.total_seconds() if claim.start_within is None else claim.start_within
         if time.monotonic() - requested_at > start_within or self._is_stopping:
             return Interrupted()

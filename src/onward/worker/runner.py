@@ -37,7 +37,19 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import InvalidValue, PayloadTooLarge, StoreUnavailable
 from onward.handler import Handler
-from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
+from onward.lifecycle import (
+    FINISHED,
+    Commit,
+    Failure,
+    Interrupted,
+    JobStatus,
+    Raised,
+    Result,
+    Returned,
+    SelfCompleted,
+    Snoozed,
+    Stopped,
+)
 from onward.worker.progress_reporter import Reporter
 from onward.worker.remote_error import StandIn
 from onward.worker.threads import StartFailed
@@ -156,8 +168,8 @@ class Runner:
         """How many handlers run now."""
         return len(self._runs)
 
-    async def run(self, claim: Claim, slot: asyncio.Task[Any] | None = None) -> Result | None:
-        """Run a job and say how it ended; None: there is nothing to record, its handler has completed it by itself.
+    async def run(self, claim: Claim, slot: asyncio.Task[Any] | None = None) -> Result | SelfCompleted:
+        """Run a job and return how it ended.
 
         The asyncio task that calls this is the run's own until it returns: to stop the handler is to cancel that task.
         Who calls it for many jobs says which one it is (``slot``): to find out takes a system call.
@@ -210,7 +222,7 @@ class Runner:
                 if run.asyncio_task is not None:
                     run.asyncio_task.uncancel()
         if run.is_settled and isinstance(result, Returned):
-            return await self._check_committed(claim)
+            return await self._check_committed(run)
         return result
 
     def run_of(self, task: asyncio.Task[Any] | None) -> tuple[Claim, Handler | None] | None:
@@ -317,14 +329,16 @@ class Runner:
             return Raised(failure, retryable=False)
         return Raised(failure, delay=backoff.delay(JobContext(run).attempt))
 
-    async def _check_committed(self, claim: Claim) -> Result | None:
+    async def _check_committed(self, run: _Run) -> Raised | SelfCompleted:
         """Look whether the transaction in which the handler completed its job has been committed."""
         try:
-            job = await self.engine.get(claim.ref)
+            job = await self.engine.get(run.claim.ref)
         except StoreUnavailable:
-            return None  # the lease will tell
-        if job is None or job.status in FINISHED:
-            return None
+            return SelfCompleted(Commit.UNKNOWN)
+        if job is None or job.status is JobStatus.COMPLETED:  # None: a queue may keep no completed jobs
+            return SelfCompleted(Commit.COMMITTED, run.completed_result)
+        if job.status in FINISHED:
+            return SelfCompleted(Commit.LOST)
         return Raised(Failure("RolledBack", "its handler completed it in a transaction that was not committed"))
 
 

@@ -103,7 +103,7 @@ class RunningWorker:
         self._engine = engine
         self._options = options
         self._scheduler = scheduler
-        self._limit_keeper = LimitKeeper(engine, limits)
+        self._limit_keeper = LimitKeeper(engine, limits, replaces=True)
         self._app_place = app_place
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()

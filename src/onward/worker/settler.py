@@ -21,7 +21,7 @@ from typing import Final
 from onward.engine.contract import Consumer
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
-from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
+from onward.lifecycle import MOVE_OF, Commit, Complete, Fail, Failure, Outcome, Release, Retry, SelfCompleted, Snooze
 from onward.worker.inflight import LOST, SETTLING, HeldClaim, Inflight
 from onward.worker.metering import Count
 
@@ -55,12 +55,14 @@ class Settler:
         """Count the outcomes that the store has not been sent."""
         return len(self._outbox)
 
-    def add(self, held: HeldClaim, outcome: Outcome | None) -> None:
-        """Send an outcome with the next round trip; None: the handler has stored it itself."""
-        if outcome is None:
-            self._inflight.remove(held.claim.token)
-            self._inflight.tally["complete"] += 1
-            self._count([Settlement(held.claim, Complete(), held.run_seconds)])
+    def add(self, held: HeldClaim, outcome: Outcome | SelfCompleted) -> None:
+        """Send an outcome with the next round trip, unless the handler has stored it itself."""
+        if isinstance(outcome, SelfCompleted):
+            if outcome.commit is Commit.UNKNOWN:
+                self._inflight.remove(held.claim.token)
+            else:
+                lost = {held.claim.token} if outcome.commit is Commit.LOST else frozenset()
+                self.confirm([Settlement(held.claim, Complete(outcome.result), held.run_seconds)], lost)
             self.on_outcome()
             return
         if held.stage is LOST:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from onward.engine.values import Claim, Token
-from onward.lifecycle import Failure, Outcome, Raised, Release, Result, decide
+from onward.lifecycle import Failure, Outcome, Raised, Release, Result, SelfCompleted, decide
 from onward.worker.inflight import LOST, RUNNING, HeldClaim
 
 log = logging.getLogger("onward.worker")
@@ -33,7 +33,7 @@ for nothing. Where they do not, one slot does the work of all, and one more is e
 class ClaimRunner(Protocol):
     """Runs one claim, and says how it ended."""
 
-    async def run(self, claim: Claim, slot: asyncio.Task[None] | None) -> Result | None:
+    async def run(self, claim: Claim, slot: asyncio.Task[None] | None) -> Result | SelfCompleted:
         """Run the claim's handler in this slot, the task that calls this; None: the handler has settled it."""
         ...
 
@@ -45,7 +45,9 @@ class ClaimRunner(Protocol):
 class Pool:
     """As many slots as jobs may run at once, and the claims that wait for them."""
 
-    def __init__(self, runner: ClaimRunner, *, size: int, settle: Callable[[HeldClaim, Outcome | None], None]) -> None:
+    def __init__(
+        self, runner: ClaimRunner, *, size: int, settle: Callable[[HeldClaim, Outcome | SelfCompleted], None]
+    ) -> None:
         self.size = size
         self.on_idle: Callable[[], None] = lambda: None
         """Called when a slot finds nothing waiting."""
@@ -178,7 +180,7 @@ class Pool:
                 held.stage = RUNNING
                 self.busy += 1
                 iterations = self._iterations
-                result: Result | None
+                result: Result | SelfCompleted
                 try:
                     result = await run(claim, slot)
                 except asyncio.CancelledError as error:
@@ -195,7 +197,7 @@ class Pool:
                 self.finished += 1
                 held.run_seconds = run_seconds = now - started_at
                 self.run_seconds += run_seconds
-                settle(held, None if result is None else to_outcome(claim, result))
+                settle(held, result if isinstance(result, SelfCompleted) else to_outcome(claim, result))
                 if contextvars.copy_context() != clean_context:
                     self._note_idle(now)
                     return

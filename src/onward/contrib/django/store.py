@@ -19,9 +19,9 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.connection import Connection
 from onward.contrib.django.framework import InvalidTaskBackend
-from onward.core import run_elsewhere
 from onward.engine.capabilities import Capabilities
 from onward.errors import EngineNotIncluded, OnwardError
+from onward.own_loop import run_in_own_loop
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Store:
             async with App(url) as app:
                 return await question(app)
 
-        return run_elsewhere(ask)
+        return run_in_own_loop(ask)
 
     def connection(self) -> Connection | None:
         """Give the request's own connection, for the job to be stored on; None: the jobs are elsewhere."""
