@@ -1133,6 +1133,26 @@ BULLMQ: Final = (
         only="tick",
     ),
     _on_bullmq(
+        "presence: a stuck connection delays the heartbeat",
+        Edit(f"{_BULLMQ}/presence.py", "self._thread.start()", "self._show_requested()"),
+        f"{_BULLMQ_TESTS}/test_presence.py",
+    ),
+    _on_bullmq(
+        "presence: a worker that has ended is shown again",
+        Edit(f"{_BULLMQ}/presence.py", "if worker_id in self._hidden:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_presence.py",
+    ),
+    _on_bullmq(
+        "claim: a permit moves away with every claim",
+        Edit(
+            f"{_BULLMQ}/lua/claim.lua",
+            "      call('HSET', settings_key(base), 'next_permit_at', int_string(latest))\n",
+            "",
+        ),
+        f"{CONFORMANCE}/test_limits.py",
+        only="raised_rate",
+    ),
+    _on_bullmq(
         "claim: it is not bounded by bytes",
         Edit(f"{_BULLMQ}/lua/claim.lua", "if size > bytes_left and taken > 0 then", "if false then"),
         f"{_BULLMQ_TESTS}/test_claim_size.py",
