@@ -426,6 +426,25 @@ LIMITS: Final = (
         only="all_or_none",
     ),
     Mutant(
+        "limits: permits that were given up take all others of their holder with them",
+        (
+            Edit(
+                f"{_PY}/limits.py",
+                "delete from onward_concurrency_permit where key = ? and holder = ?",
+                "delete from onward_concurrency_permit where ? <> '' and holder = ?",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and sqlite",
+    ),
+    Mutant(
+        "limits: permits that were denied are given up",
+        (Edit("pg/limits/__init__.py", "held if taken else (),", "held,"),),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and postgres",
+        engine="postgres",
+    ),
+    Mutant(
         "limits: a permit that another has followed is given back",
         (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
         ("tests/limits/test_limiter.py",),

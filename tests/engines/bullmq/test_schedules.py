@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from onward.cron import Cron
 from onward.engines.bullmq.cron_pattern import local_zone, zone_of
 from onward.engines.bullmq.schedules import next_time
+from onward.job import NewJob
+from onward.schedule import Schedule
 from tests.engines.bullmq.queue import Queue
 
 DUE = 1_700_000_000_000
@@ -103,3 +107,25 @@ def test_a_process_without_a_known_zone_is_in_utc(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TZ", "Mars/Olympus")
     assert local_zone() == UTC
     assert zone_of("system") == UTC
+
+
+@pytest.mark.parametrize("name", ["reports", "mail"])
+async def test_a_schedule_with_the_name_of_nodes_leaves_that_as_it_is(queue: Queue, name: str):  # X1
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC"})
+    before = queue.client.hgetall(queue.key("repeat:daily"))
+    ours = Schedule(name="mail/daily", job=NewJob(type="build", queue=name), trigger=Cron("0 9 * * *"))
+    now = (await queue.engine.due_schedules(limit=1)).now
+    for _ in range(2):
+        await queue.engine.save_schedule(ours.going_on(now))
+        assert queue.client.hgetall(queue.key("repeat:daily")) == before
+        assert [one.job.type for one in await queue.engine.schedules()] == ["send", "build"]
+    assert await queue.engine.delete_schedule("mail/daily")
+    assert [one.job.type for one in await queue.engine.schedules()] == ["send"]
+
+
+async def test_an_edit_of_a_schedule_of_nodes_keeps_its_id(queue: Queue):  # X1
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC"})
+    (listed,) = await queue.engine.schedules()
+    await queue.engine.save_schedule(replace(listed, trigger=Cron("0 9 * * *")))
+    assert queue.client.zrange(queue.key("repeat"), 0, -1) == ["daily"]
+    assert queue.client.hget(queue.key("repeat:daily"), "pattern") == "0 9 * * *"

@@ -77,7 +77,8 @@ def read(keys: Keys, registry: QueueRegistry) -> Plan[list[Entry]]:
             found.append(
                 Entry(queue=queue, id=id, schedule=record.schedule, settings=record.settings, is_ours=record.is_ours)
             )
-    return sorted(found, key=lambda entry: entry.schedule.name)
+    # Of two with the same name Onward's comes last, so that it wins in a mapping.
+    return sorted(found, key=lambda entry: (entry.schedule.name, entry.is_ours))
 
 
 def save(keys: Keys, registry: QueueRegistry, schedule: Schedule, prioritized: Prioritized) -> Plan[Schedule]:
@@ -85,6 +86,8 @@ def save(keys: Keys, registry: QueueRegistry, schedule: Schedule, prioritized: P
     job = schedule.job
     yield from registry.check([job.queue])
     known = yield from _find(keys, registry, schedule.name)
+    if known is not None and not known.is_ours and not _is_same_work(known.schedule.job, job):
+        known = None  # a scheduler of Node's that happens to have the name: it stays as it is
     entry = _changed(known, schedule, is_prioritized=job.queue in prioritized)
     if job.priority and job.queue not in prioritized:
         raise InvalidValue("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
@@ -115,9 +118,13 @@ def now(keys: Keys) -> Plan[DueSchedules]:
 
 
 def _find(keys: Keys, registry: QueueRegistry, name: str) -> Plan[Entry | None]:
-    # One of Onward's wins over one of Node's whose queue and id happen to give the same name.
+    # Onward's wins over one of Node's whose queue and id happen to result in the same name.
     named = [entry for entry in (yield from read(keys, registry)) if entry.schedule.name == name]
     return max(named, key=lambda entry: entry.is_ours, default=None)
+
+
+def _is_same_work(one: NewJob, other: NewJob) -> bool:
+    return (one.queue, one.type) == (other.queue, other.type)
 
 
 def _delete(keys: Keys, entry: Entry) -> Plan[None]:
@@ -155,7 +162,7 @@ def _changed(known: Entry | None, schedule: Schedule, *, is_prioritized: bool) -
             repeat = {**settings.repeat, "startDate": _millis(next_at)}
             settings = msgspec.structs.replace(settings, repeat=repeat)
         return msgspec.structs.replace(known, schedule=schedule, settings=settings)
-    is_node_s = known is not None and not known.is_ours and known.queue == schedule.job.queue
+    is_node_s = known is not None and not known.is_ours
     id = known.id if known is not None and is_node_s else schedule.name
     if ":" in id and not is_node_s:
         raise InvalidValue("schedule", schedule.name, "must not contain ':' on BullMQ, which separates its keys")
