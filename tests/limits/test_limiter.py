@@ -130,9 +130,8 @@ def test_permits_that_are_given_up_leave_the_others_of_their_holder(limiter, con
     assert not take(one, holder="b"), "nothing was taken, so that nothing was given up"
 
 
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_an_older_snapshot_takes_no_permit_beyond_a_concurrency(store, limiter, connection):  # P6
-    if store.name != "postgres":
-        pytest.skip("SQLite has one writer at a time")
     one = [Limit("one", concurrency=1)]
     assert limiter.sync.take(one, holder="before", lease=LEASE, connection=connection)
     assert limiter.sync.release("before", connection=connection) == 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
 
 from onward.cron import Cron
+from onward.engines.bullmq import schedule_store
 from onward.engines.bullmq.cron_pattern import local_zone, zone_of
 from onward.engines.bullmq.schedules import next_time
+from onward.errors import StoreUnavailable
 from onward.job import NewJob
 from onward.schedule import Schedule
 from tests.engines.bullmq.queue import Queue
@@ -129,3 +132,37 @@ async def test_an_edit_of_a_schedule_of_nodes_keeps_its_id(queue: Queue):  # X1
     await queue.engine.save_schedule(replace(listed, trigger=Cron("0 9 * * *")))
     assert queue.client.zrange(queue.key("repeat"), 0, -1) == ["daily"]
     assert queue.client.hget(queue.key("repeat:daily"), "pattern") == "0 9 * * *"
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise ConnectionError("cut")
+
+
+@pytest.mark.parametrize("step", ["put", "_delete"])
+@pytest.mark.parametrize("change", ["resume", "move"])
+async def test_a_change_that_stops_half_way_loses_no_schedule_and_can_be_repeated(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, change: str, step: str
+):  # X4
+    now = (await queue.engine.due_schedules(limit=1)).now
+    first = Schedule(name="daily", job=NewJob(type="send", queue="mail"), trigger=Cron("0 9 * * *"))
+    await queue.engine.save_schedule(first.stopped() if change == "resume" else first.going_on(now))
+    (before,) = await queue.engine.schedules()
+    moved = first if change == "resume" else replace(first, job=NewJob(type="send", queue="reports"))
+    with monkeypatch.context() as patch, suppress(StoreUnavailable):
+        patch.setattr(schedule_store, step, fail)
+        await queue.engine.save_schedule(moved.going_on(now))
+    if step == "put":
+        assert await queue.engine.schedules() == [before]
+    await queue.engine.save_schedule(moved.going_on(now))
+    (after,) = await queue.engine.schedules()
+    assert (after.job.queue, after.paused) == (moved.job.queue, False)
+
+
+async def test_a_schedule_of_nodes_that_begins_later_is_resumed_for_its_beginning(queue: Queue):  # X1
+    begin = millis(2100, 1, 1)
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC", "startDate": begin})
+    (listed,) = await queue.engine.schedules()
+    await queue.engine.save_schedule(listed.stopped())
+    now = (await queue.engine.due_schedules(limit=1)).now
+    await queue.engine.save_schedule(listed.going_on(now))
+    assert queue.client.zscore(queue.key("repeat"), "daily") == millis(2100, 1, 1, 6)
