@@ -168,6 +168,20 @@ async def test_a_higher_rate_acts_on_the_next_slot(driver: Driver):  # P6
         assert len(await driver.take("q", slots=1)) == 1
 
 
+@needs(Feature.RATE)
+async def test_claims_that_get_nothing_do_not_postpone_the_first_start_at_a_raised_rate(driver: Driver):  # P6
+    await driver.set("q", rate=Rate(1, timedelta(hours=1)))
+    await driver.add_many(2, queue="q")
+    assert len(await driver.take("q")) == 1
+    await driver.set("q", rate=SIXTY_A_MINUTE)
+    await driver.rescue()  # on PostgreSQL the leader brings the permit closer
+    for _ in range(4):
+        assert await driver.take("q") == ()
+        await driver.advance(SIXTY_A_MINUTE.spacing / 4)
+    await driver.advance(MOMENT)
+    assert len(await driver.take("q")) == 1
+
+
 @needs(Feature.RATE, Feature.PAUSE, Feature.WEIGHT)
 async def test_setting_the_same_rate_again_gives_no_extra_slot(driver: Driver):  # P6
     await driver.set("q", rate=ONE_A_MINUTE)

@@ -8,13 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.clock import ManualClock
 from onward.errors import InvalidValue, SchemaTooOld
-from onward.limits import Limit, Limiter, Pace, Rate
+from onward.limits import Limit, Limiter, Pace, Permits, Rate
 from tests.engines.sqlite.processes import processes
 from tests.limits.processes import taker
 from tests.limits.stores import STORES, TEXT, Store
@@ -109,6 +110,39 @@ def test_a_permit_that_was_given_up_can_be_taken_by_another(limiter, connection,
     assert limiter.sync.take([ACCOUNT], connection=connection)
     assert limiter.sync.give_up(late, connection=connection) == 0, "another was taken since"
     assert not limiter.sync.take([ACCOUNT], connection=connection)
+
+
+def test_permits_that_are_given_up_leave_the_others_of_their_holder(limiter, connection):  # P6
+    def take(*limits: Limit, holder: str = "a") -> Permits:
+        permits: Permits = limiter.sync.take(limits, holder=holder, lease=LEASE, connection=connection)
+        return permits
+
+    one, two, both = Limit("one", concurrency=1), Limit("two", concurrency=1), Limit("both", TWENTY, 1)
+    assert take(one)
+    given_up = take(two, both)
+    assert given_up.held == ("two", "both")
+    assert limiter.sync.give_up(given_up, connection=connection) == 1
+    assert take(two, both, holder="b")
+    assert not take(one, holder="b"), "the holder has its first permit still"
+    denied = take(one, two)
+    assert not denied
+    assert limiter.sync.give_up(denied, connection=connection) == 0
+    assert not take(one, holder="b"), "nothing was taken, so that nothing was given up"
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_an_older_snapshot_takes_no_permit_beyond_a_concurrency(store, limiter, connection):  # P6
+    one = [Limit("one", concurrency=1)]
+    assert limiter.sync.take(one, holder="before", lease=LEASE, connection=connection)
+    assert limiter.sync.release("before", connection=connection) == 1
+    connection.commit()
+    with closing(store.connect()) as older:
+        older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        older.execute("select 1")
+        assert limiter.sync.take(one, holder="a", lease=LEASE, connection=connection)
+        connection.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            limiter.sync.take(one, holder="b", lease=LEASE, connection=older)
 
 
 def test_a_changed_rate_acts_on_the_next_permit(limiter, connection, clock):  # P6

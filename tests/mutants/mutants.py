@@ -426,6 +426,25 @@ LIMITS: Final = (
         only="all_or_none",
     ),
     Mutant(
+        "limits: permits that were given up take all others of their holder with them",
+        (
+            Edit(
+                f"{_PY}/limits.py",
+                "delete from onward_concurrency_permit where key = ? and holder = ?",
+                "delete from onward_concurrency_permit where ? <> '' and holder = ?",
+            ),
+        ),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and sqlite",
+    ),
+    Mutant(
+        "limits: permits that were denied are given up",
+        (Edit("pg/limits/__init__.py", "held if taken else (),", "held,"),),
+        ("tests/limits/test_limiter.py",),
+        only="given_up and postgres",
+        engine="postgres",
+    ),
+    Mutant(
         "limits: a permit that another has followed is given back",
         (Edit("pg/limits/schema.sql", " and p.next_permit_at = (t.value ->> 1)::bigint", ""),),
         ("tests/limits/test_limiter.py",),
@@ -1131,6 +1150,26 @@ BULLMQ: Final = (
         Edit("worker/one_shot.py", "            await self._engine.check_worker()\n", ""),
         f"{_BULLMQ_TESTS}/test_memory.py",
         only="tick",
+    ),
+    _on_bullmq(
+        "presence: a stuck connection delays the heartbeat",
+        Edit(f"{_BULLMQ}/presence.py", "self._thread.start()", "self._show_requested()"),
+        f"{_BULLMQ_TESTS}/test_presence.py",
+    ),
+    _on_bullmq(
+        "presence: a worker that has ended is shown again",
+        Edit(f"{_BULLMQ}/presence.py", "if worker_id in self._hidden:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_presence.py",
+    ),
+    _on_bullmq(
+        "claim: a permit moves away with every claim",
+        Edit(
+            f"{_BULLMQ}/lua/claim.lua",
+            "      call('HSET', settings_key(base), 'next_permit_at', int_string(latest))\n",
+            "",
+        ),
+        f"{CONFORMANCE}/test_limits.py",
+        only="raised_rate",
     ),
     _on_bullmq(
         "claim: it is not bounded by bytes",

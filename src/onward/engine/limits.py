@@ -107,6 +107,8 @@ class Permits(msgspec.Struct, frozen=True):
     """By which concurrency permits are held."""
     taken: Mapping[str, Any] = {}
     """What :meth:`Limiter.give_up` needs: per key with a rate, its next permit before and after."""
+    held: tuple[str, ...] = ()
+    """The keys with a concurrency of which the holder has a permit."""
 
     @property
     def granted(self) -> bool:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
+from onward.cron import Cron
+from onward.engines.bullmq import schedule_store
 from onward.engines.bullmq.cron_pattern import local_zone, zone_of
 from onward.engines.bullmq.schedules import next_time
+from onward.errors import StoreUnavailable
+from onward.job import NewJob
+from onward.schedule import Schedule
 from tests.engines.bullmq.queue import Queue
 
 DUE = 1_700_000_000_000
@@ -103,3 +110,59 @@ def test_a_process_without_a_known_zone_is_in_utc(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TZ", "Mars/Olympus")
     assert local_zone() == UTC
     assert zone_of("system") == UTC
+
+
+@pytest.mark.parametrize("name", ["reports", "mail"])
+async def test_a_schedule_with_the_name_of_nodes_leaves_that_as_it_is(queue: Queue, name: str):  # X1
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC"})
+    before = queue.client.hgetall(queue.key("repeat:daily"))
+    ours = Schedule(name="mail/daily", job=NewJob(type="build", queue=name), trigger=Cron("0 9 * * *"))
+    now = (await queue.engine.due_schedules(limit=1)).now
+    for _ in range(2):
+        await queue.engine.save_schedule(ours.going_on(now))
+        assert queue.client.hgetall(queue.key("repeat:daily")) == before
+        assert [one.job.type for one in await queue.engine.schedules()] == ["send", "build"]
+    assert await queue.engine.delete_schedule("mail/daily")
+    assert [one.job.type for one in await queue.engine.schedules()] == ["send"]
+
+
+async def test_an_edit_of_a_schedule_of_nodes_keeps_its_id(queue: Queue):  # X1
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC"})
+    (listed,) = await queue.engine.schedules()
+    await queue.engine.save_schedule(replace(listed, trigger=Cron("0 9 * * *")))
+    assert queue.client.zrange(queue.key("repeat"), 0, -1) == ["daily"]
+    assert queue.client.hget(queue.key("repeat:daily"), "pattern") == "0 9 * * *"
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise ConnectionError("cut")
+
+
+@pytest.mark.parametrize("step", ["put", "_delete"])
+@pytest.mark.parametrize("change", ["resume", "move"])
+async def test_a_change_that_stops_half_way_loses_no_schedule_and_can_be_repeated(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, change: str, step: str
+):  # X4
+    now = (await queue.engine.due_schedules(limit=1)).now
+    first = Schedule(name="daily", job=NewJob(type="send", queue="mail"), trigger=Cron("0 9 * * *"))
+    await queue.engine.save_schedule(first.stopped() if change == "resume" else first.going_on(now))
+    (before,) = await queue.engine.schedules()
+    moved = first if change == "resume" else replace(first, job=NewJob(type="send", queue="reports"))
+    with monkeypatch.context() as patch, suppress(StoreUnavailable):
+        patch.setattr(schedule_store, step, fail)
+        await queue.engine.save_schedule(moved.going_on(now))
+    if step == "put":
+        assert await queue.engine.schedules() == [before]
+    await queue.engine.save_schedule(moved.going_on(now))
+    (after,) = await queue.engine.schedules()
+    assert (after.job.queue, after.paused) == (moved.job.queue, False)
+
+
+async def test_a_schedule_of_nodes_that_begins_later_is_resumed_for_its_beginning(queue: Queue):  # X1
+    begin = millis(2100, 1, 1)
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": "UTC", "startDate": begin})
+    (listed,) = await queue.engine.schedules()
+    await queue.engine.save_schedule(listed.stopped())
+    now = (await queue.engine.due_schedules(limit=1)).now
+    await queue.engine.save_schedule(listed.going_on(now))
+    assert queue.client.zscore(queue.key("repeat"), "daily") == millis(2100, 1, 1, 6)

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from onward.clock import ManualClock
 from onward.cron import Cron
@@ -211,6 +212,33 @@ async def test_a_schedule_of_nodes_is_listed_paused_and_resumed_as_it_was(
     assert run_sql(store, whole) == before
     assert await driver.engine.delete_schedule("q/eu")
     assert [row[0] for row in run_sql(store, whole)] == [""]
+
+
+@pytest.mark.parametrize("queue", ["mail", "reports"])
+async def test_a_schedule_with_the_name_of_nodes_leaves_that_as_it_is(
+    driver: Driver, boss: PgBoss, store: PgBossStore, queue: str
+):  # X1
+    await boss.create_queue("reports")
+    await boss.create_queue("mail")
+    await boss.schedule("reports", "0 6 * * *", {"a": 1})
+    whole = "select name, key, cron, data, options from boss.schedule where key = ''"
+    before = run_sql(store, whole)
+    trigger = Cron("0 9 * * *")
+    ours = Schedule(name="reports", job=NewJob(type="build", queue=queue), trigger=trigger, missed=Missed.SKIP)
+    for _ in range(2):
+        await driver.engine.save_schedule(ours.going_on(driver.now))
+        assert run_sql(store, whole) == before
+        assert [one.job.type for one in await driver.engine.schedules()] == ["reports", "build"]
+    assert await driver.engine.delete_schedule("reports")
+    assert run_sql(store, "select name, key, cron, data, options from boss.schedule") == before
+
+
+async def test_an_edit_of_a_schedule_of_nodes_keeps_its_key(driver: Driver, boss: PgBoss, store: PgBossStore):  # X1
+    await boss.create_queue("reports")
+    await boss.schedule("reports", "0 6 * * *", {"a": 1})
+    (listed,) = await driver.engine.schedules()
+    await driver.engine.save_schedule(replace(listed, trigger=Cron("0 9 * * *")))
+    assert run_sql(store, "select key, cron from boss.schedule") == [("", "0 9 * * *")]
 
 
 async def test_a_name_that_node_would_refuse_as_a_key_is_refused(driver: Driver, boss: PgBoss):  # X1

@@ -102,9 +102,11 @@ class Server:
 
     # Clients. None of them tries again by itself: a command whose answer was lost may have been done.
 
-    def client(self, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
-        """Make a plain client, for threads."""
+    def client(self, *, max_connections: int = MAX_CONNECTIONS, timeout: float | None = None) -> redis.Redis:
+        """Make a plain client, for threads; ``timeout``: seconds to connect, and to answer."""
         options: dict[str, Any] = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
+        if timeout is not None:
+            options.update(socket_timeout=timeout, socket_connect_timeout=timeout)
         if self.is_cluster:
             nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._nodes]  # type: ignore[no-untyped-call]
             return redis.RedisCluster.from_url(  # type: ignore[return-value]
@@ -112,7 +114,7 @@ class Server:
             )
         if self.master is not None:
             sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-                self._sentinels, **self._credentials, socket_timeout=_CONNECT_TIMEOUT
+                self._sentinels, **self._credentials, socket_timeout=timeout or _CONNECT_TIMEOUT
             )
             made: Any = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
                 self.master, **options, **self._credentials, db=self._database

@@ -343,7 +343,7 @@ class BullMQEngine:
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         reply = await self.run_plan(leases.heartbeat(self.keys, worker, claims))
-        await asyncio.to_thread(self._presence.show, worker.id, worker.queues)
+        self._presence.show(worker.id, worker.queues)
         return reply
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:

@@ -77,35 +77,40 @@ def read(keys: Keys, registry: QueueRegistry) -> Plan[list[Entry]]:
             found.append(
                 Entry(queue=queue, id=id, schedule=record.schedule, settings=record.settings, is_ours=record.is_ours)
             )
-    return sorted(found, key=lambda entry: entry.schedule.name)
+    # Of two with the same name Onward's comes last, so that it wins in a mapping.
+    return sorted(found, key=lambda entry: (entry.schedule.name, entry.is_ours))
 
 
 def save(keys: Keys, registry: QueueRegistry, schedule: Schedule, prioritized: Prioritized) -> Plan[Schedule]:
     """Create or change one."""
     job = schedule.job
     yield from registry.check([job.queue])
-    known = yield from _find(keys, registry, schedule.name)
+    named = yield from _named(keys, registry, schedule.name)
+    known = named[-1] if named else None
+    if known is not None and not known.is_ours and not _is_same_work(known.schedule.job, job):
+        known = None  # a scheduler of Node's that happens to have the name: it stays as it is
     entry = _changed(known, schedule, is_prioritized=job.queue in prioritized)
     if job.priority and job.queue not in prioritized:
         raise InvalidValue("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
-    if known is not None and (known.queue, known.id) != (entry.queue, entry.id):
-        yield from _delete(keys, known)
+    # The scheduler, then its record, then what it replaces: a save that stops half-way loses no schedule, and the next
+    # one completes it.
+    due = None if schedule.paused else (yield from _start(keys, entry, known))
     record = Record(schedule=entry.schedule, settings=entry.settings, is_ours=entry.is_ours)
-    field = _field(entry.queue, entry.id)
-    yield [("HSET", keys.schedules, field, msgspec.json.encode(record).decode())]
-    if schedule.paused:
+    yield [("HSET", keys.schedules, _field(entry.queue, entry.id), msgspec.json.encode(record).decode())]
+    if due is None:
         yield [script("remove_scheduler", keys, [keys.meta(entry.queue)], entry.id)]
-        return entry.schedule
-    due = yield from _start(keys, entry, known)
-    return msgspec.structs.replace(entry.schedule, next_at=moment_of(due * 1000))
+    for other in named:
+        if other.is_ours and (other.queue, other.id) != (entry.queue, entry.id):
+            yield from _delete(keys, other)
+    return entry.schedule if due is None else msgspec.structs.replace(entry.schedule, next_at=moment_of(due * 1000))
 
 
 def delete(keys: Keys, registry: QueueRegistry, name: str) -> Plan[bool]:
     """Remove one."""
-    known = yield from _find(keys, registry, name)
-    if known is not None:
-        yield from _delete(keys, known)
-    return known is not None
+    named = yield from _named(keys, registry, name)
+    if named:
+        yield from _delete(keys, named[-1])
+    return bool(named)
 
 
 def now(keys: Keys) -> Plan[DueSchedules]:
@@ -114,10 +119,13 @@ def now(keys: Keys) -> Plan[DueSchedules]:
     return DueSchedules(now=moment_of(int(micros)), schedules=[], next_in=None)
 
 
-def _find(keys: Keys, registry: QueueRegistry, name: str) -> Plan[Entry | None]:
-    # One of Onward's wins over one of Node's whose queue and id happen to give the same name.
-    named = [entry for entry in (yield from read(keys, registry)) if entry.schedule.name == name]
-    return max(named, key=lambda entry: entry.is_ours, default=None)
+def _named(keys: Keys, registry: QueueRegistry, name: str) -> Plan[list[Entry]]:
+    """Find all of a name. The last one is the one that is meant: Onward's, where there is one."""
+    return [entry for entry in (yield from read(keys, registry)) if entry.schedule.name == name]
+
+
+def _is_same_work(one: NewJob, other: NewJob) -> bool:
+    return (one.queue, one.type) == (other.queue, other.type)
 
 
 def _delete(keys: Keys, entry: Entry) -> Plan[None]:
@@ -135,7 +143,8 @@ def _start(keys: Keys, entry: Entry, known: Entry | None) -> Plan[int]:
         goes_on = known is not None and known.schedule.trigger == entry.schedule.trigger
         if goes_on and known is not None and known.schedule.next_at is not None:
             candidates.append(micros_of(known.schedule.next_at) // 1000)
-        found = next_time(pattern, now, repeat.get("tz"), str(repeat.get("hashSeed") or entry.id))
+        begin = max(now, int(repeat.get("startDate") or 0))
+        found = next_time(pattern, begin, repeat.get("tz"), str(repeat.get("hashSeed") or entry.id))
         if found is None:
             raise InvalidValue("cron", pattern, "never comes: there is no such day")
         candidates.append(found)
@@ -155,7 +164,7 @@ def _changed(known: Entry | None, schedule: Schedule, *, is_prioritized: bool) -
             repeat = {**settings.repeat, "startDate": _millis(next_at)}
             settings = msgspec.structs.replace(settings, repeat=repeat)
         return msgspec.structs.replace(known, schedule=schedule, settings=settings)
-    is_node_s = known is not None and not known.is_ours and known.queue == schedule.job.queue
+    is_node_s = known is not None and not known.is_ours
     id = known.id if known is not None and is_node_s else schedule.name
     if ":" in id and not is_node_s:
         raise InvalidValue("schedule", schedule.name, "must not contain ':' on BullMQ, which separates its keys")

@@ -98,16 +98,18 @@ def _row(row: Row, *, is_paused: bool = False) -> ScheduleRow:
 
 
 def schedules(schema: Schema) -> Plan[list[Schedule]]:
-    """List all, by name."""
+    """List all, by name; of two with the same name Onward's comes last, so that it wins in a mapping."""
     rows = yield from read(schema)
     ((now,),) = yield schema.statement("now")
-    return sorted((_schedule(row, now) for row in rows), key=lambda schedule: schedule.name)
+    return [_schedule(row, now) for row in sorted(rows, key=lambda row: (row.name, row.is_ours))]
 
 
 def save(schema: Schema, queue_cache: QueueCache, schedule: Schedule) -> Plan[Schedule]:
     """Create or change one, as part of a transaction."""
     yield from queue_cache.find([schedule.job.queue])
-    known = next((row for row in (yield from read(schema)) if row.name == schedule.name), None)
+    known = yield from _find(schema, schedule.name)
+    if known is not None and not known.is_ours and not _is_same_work(_job(known), schedule.job):
+        known = None  # a schedule of Node's that happens to have the name: it stays as it is
     row = _changed(schema, known, schedule)
     if known is not None and (known[:2], known.is_paused) != (row[:2], schedule.paused):
         yield from _delete(schema, known)
@@ -118,7 +120,7 @@ def save(schema: Schema, queue_cache: QueueCache, schedule: Schedule) -> Plan[Sc
 
 def delete(schema: Schema, name: str) -> Plan[bool]:
     """Remove one, as part of a transaction."""
-    known = next((row for row in (yield from read(schema)) if row.name == name), None)
+    known = yield from _find(schema, name)
     if known is not None:
         yield from _delete(schema, known)
     return known is not None
@@ -128,6 +130,16 @@ def now(schema: Schema) -> Plan[DueSchedules]:
     """Tell the store's time: no schedule is ever due for Onward's workers, since pg-boss's protocol fires them."""
     ((moment,),) = yield schema.statement("now")
     return DueSchedules(now=moment, schedules=[], next_in=None)
+
+
+def _find(schema: Schema, name: str) -> Plan[ScheduleRow | None]:
+    # Onward's wins over one of Node's whose queue and key happen to result in the same name.
+    named = [row for row in (yield from read(schema)) if row.name == name]
+    return max(named, key=lambda row: row.is_ours, default=None)
+
+
+def _is_same_work(one: NewJob, other: NewJob) -> bool:
+    return (one.queue, one.type) == (other.queue, other.type)
 
 
 def _delete(schema: Schema, row: ScheduleRow) -> Plan[None]:
@@ -141,7 +153,7 @@ def _changed(schema: Schema, known: ScheduleRow | None, schedule: Schedule) -> S
         raise InvalidValue("schedule", schedule.name, f"is of the kind {known.kind}: change it in Node, or delete it")
     if known is not None and (schedule.job, schedule.trigger) == (_job(known), known.trigger):
         return known
-    if known is not None and not known.is_ours and known.queue == schedule.job.queue:
+    if known is not None and not known.is_ours:
         return _new_row(schema, schedule, known.key)
     if not schema.has("schedule.key"):
         if schedule.name != schedule.job.queue:

@@ -96,6 +96,7 @@ class LimitTables:
             start_within=None if start_within is None else timedelta(microseconds=start_within),
             holder=holder,
             taken=taken,
+            held=tuple(limit.key for limit in limits if limit.concurrency is not None),
         )
 
     def give_up(self, permits: Permits) -> int:
@@ -108,8 +109,10 @@ class LimitTables:
             ).rowcount
             for key, (before, after) in permits.taken.items()
         )
-        if permits.holder is not None:
-            self.release(permits.holder)
+        for key in permits.held:
+            self._connection.execute(
+                "delete from onward_concurrency_permit where key = ? and holder = ?", (key, permits.holder)
+            )
         return given
 
     def renew(self, holder: str, lease: timedelta) -> int:

@@ -73,12 +73,14 @@ class LimitTables:
             if _sqlstate(error) in _MISSING_STATES:
                 raise SchemaTooOld(MISSING) from error
             raise
+        held = tuple(limit.key for limit in limits if limit.concurrency is not None)
         return Permits(
             taken,
             None if retry_after is None else timedelta(microseconds=retry_after),
             None if start_within is None else timedelta(microseconds=start_within),
             holder,
             msgspec.json.decode(token),
+            held if taken else (),
         )
 
     def give_up(self, permits: Permits) -> Plan[int]:
@@ -86,8 +88,13 @@ class LimitTables:
         ((given,),) = yield self._statement(
             "select onward.give_up_permits($1::text::jsonb)", msgspec.json.encode(permits.taken).decode()
         )
-        if permits.holder is not None:
-            yield from self.release(permits.holder)
+        if permits.held:
+            yield self._statement(
+                "delete from onward.concurrency_permit where holder = $1::text "
+                "and key in (select jsonb_array_elements_text($2::text::jsonb))",
+                permits.holder,
+                msgspec.json.encode(permits.held).decode(),
+            )
         return int(given)
 
     def renew(self, holder: str, lease: timedelta) -> Plan[int]:

@@ -105,6 +105,10 @@ begin
       token := token || jsonb_build_object(one.key, jsonb_build_array(one.next_permit_at, permit_at));
     end if;
     if one.concurrency is not null then
+      if one.spacing is null then
+        -- An older snapshot of REPEATABLE READ does not see the permit below: a changed row makes it fail.
+        update onward.rate_permit p set next_permit_at = p.next_permit_at where p.key = one.key;
+      end if;
       insert into onward.concurrency_permit as c (key, holder, lease, until)
       values (one.key, take_permits.holder, take_permits.lease, now_at + take_permits.lease)
       on conflict on constraint concurrency_permit_pkey do update set lease = excluded.lease, until = excluded.until;

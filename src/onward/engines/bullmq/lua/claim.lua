@@ -27,18 +27,17 @@ end
 
 -- Permits that a rate-limited queue has free: each job moves the next permit on, and one that comes late for its
 -- permit may be followed sooner, within the slack.
-local function next_permit(rate, next_permit_at)
-  return math.min(next_permit_at, micros + rate.spacing + rate.burst_window) - rate.burst_window
+local function next_permit(rate)
+  return rate.next_permit_at - rate.burst_window
 end
 local function use_permit(rate)
-  local permit = next_permit(rate, rate.next_permit_at) + rate.burst_window
-  rate.next_permit_at = math.max(permit, micros - rate.start_within) + rate.spacing
+  rate.next_permit_at = math.max(rate.next_permit_at, micros - rate.start_within) + rate.spacing
 end
 local function available_permits(rate, wanted)
   local trial = {spacing = rate.spacing, burst_window = rate.burst_window, start_within = rate.start_within,
     next_permit_at = rate.next_permit_at}
   local free = 0
-  while free < wanted and next_permit(trial, trial.next_permit_at) <= micros do
+  while free < wanted and next_permit(trial) <= micros do
     use_permit(trial)
     free = free + 1
   end
@@ -99,6 +98,12 @@ for n, meta in ipairs(KEYS) do
     queue.limited = true
     queue.rate = {spacing = tonumber(own[3]), burst_window = tonumber(own[4]), start_within = tonumber(own[5]),
       next_permit_at = tonumber(own[6]) or 0}
+    -- Written even where nothing is taken: computed from now each time, the permit would move away with every claim.
+    local latest = micros + queue.rate.spacing + queue.rate.burst_window
+    if queue.rate.next_permit_at > latest then
+      queue.rate.next_permit_at = latest
+      call('HSET', settings_key(base), 'next_permit_at', int_string(latest))
+    end
     queue.ready = ready
     queue.available = available_permits(queue.rate, math.min(queue.available, slots))
   end
@@ -244,7 +249,7 @@ for n, queue in ipairs(queues) do
     register(base)
   end
   if queue.rate and queue.ready > queue.granted then
-    retry_in(next_permit(queue.rate, queue.rate.next_permit_at) - micros)
+    retry_in(next_permit(queue.rate) - micros)
   end
 end
 if is_full then
