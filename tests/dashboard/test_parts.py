@@ -144,7 +144,8 @@ def test_a_login_leads_to_no_other_site(path: str):  # S4
     assert _local(path) == "/"
 
 
-async def test_viewers_share_a_read_and_a_slow_one_is_made_rarely():  # D2
+async def test_viewers_share_a_read_and_a_change_makes_them_read_again(monkeypatch: pytest.MonkeyPatch):  # D2
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", float("inf"))  # a loaded machine makes any read slow
     reads, calls = Reads(), 0
     gate = asyncio.Event()
 
@@ -159,5 +160,35 @@ async def test_viewers_share_a_read_and_a_slow_one_is_made_rarely():  # D2
     gate.set()
     assert set(await asyncio.gather(*first)) == {1}
     assert await reads.get("key", read, fresh_for=60) == 1
-    reads.clear()
+    reads.expire()
     assert await reads.get("key", read, fresh_for=60) == 2
+
+
+async def test_a_change_makes_no_second_read_beside_one_under_way_and_forgets_no_cost(
+    monkeypatch: pytest.MonkeyPatch,
+):  # D2
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", float("inf"))
+    reads, calls, under_way, most = Reads(), 0, 0, 0
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def read() -> int:
+        nonlocal calls, under_way, most
+        calls, under_way = calls + 1, under_way + 1
+        most = max(most, under_way)
+        number = calls
+        begun.set()
+        await gate.wait()
+        under_way -= 1
+        return number
+
+    before = asyncio.create_task(reads.get("key", read, fresh_for=60))
+    await begun.wait()
+    reads.expire()
+    after = asyncio.create_task(reads.get("key", read, fresh_for=60))
+    await asyncio.sleep(0)
+    gate.set()
+    assert (await before, await after, most) == (1, 2, 1)
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", 0.0)
+    monkeypatch.setattr("onward.dashboard.reads._COST", 1e12)
+    reads.expire()
+    assert await reads.get("key", read, fresh_for=0) == 2

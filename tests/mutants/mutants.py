@@ -5270,6 +5270,7 @@ APPLICATIONS: Final = (
 )
 
 _PAGES: Final = "tests/dashboard"
+_FORMS: Final = "tests/http/test_pages.py"
 DASHBOARD: Final = (
     Mutant(
         "dashboard: an unsafe action asks no question",
@@ -5314,7 +5315,7 @@ DASHBOARD: Final = (
     ),
     Mutant(
         "dashboard: viewers do not share a read",
-        (Edit("dashboard/reads.py", "if found.task is not None and not found.task.done()", "if False"),),
+        (Edit("dashboard/reads.py", "if found.task is not None and _is_running(found)", "if False"),),
         (f"{_PAGES}/test_parts.py",),
     ),
     Mutant(
@@ -5337,6 +5338,21 @@ DASHBOARD: Final = (
         "dashboard: a state that the engine does not have is offered",
         (Edit("dashboard/views/rows.py", "        absent.add(JobStatus.CANCELLED)\n", "        pass\n"),),
         (f"{_PAGES}/test_engines.py",),
+    ),
+    Mutant(
+        "dashboard: every form may be as large as a payload",
+        (Edit("dashboard/site.py", "FormKind.SMALL: _SMALL_FORM,", "FormKind.SMALL: 2**26,"),),
+        (f"{_FORMS}::test_a_large_form_of_an_unknown_caller_is_refused",),
+    ),
+    Mutant(
+        "dashboard: a form with a payload is read before the permission is checked",
+        (Edit("dashboard/site.py", 'if request.method == "POST" and page.operation:', "if False:"),),
+        (f"{_FORMS}::test_a_form_with_a_payload_is_read_with_the_permission_only_and_parsed_in_a_thread",),
+    ),
+    Mutant(
+        "dashboard: the answer of a form reloads itself",
+        (Edit("dashboard/site.py", "screen.is_live and request.method in _SAFE", "screen.is_live"),),
+        (f"{_FORMS}::test_the_answer_of_a_form_does_not_reload_itself",),
     ),
     Mutant(
         "dashboard: a tree has no bound",
