@@ -4943,6 +4943,21 @@ _ALERT_TESTS: Final = "tests/worker/test_alerts.py"
 
 ALERTS: Final = (
     Mutant(
+        "alerts: any job of a rule's queue is its state",
+        (Edit("worker/alerts.py", ", types=(TASK,))", ")"),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
+        "alerts: a caller enqueues into a rule's queue",
+        (Edit("service/new_jobs.py", " or alert.is_delivery_queue(job.queue)", ""),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
+        "alerts: a caller changes a delivery",
+        (Edit("service/jobs.py", "if alert.is_delivery_queue(job.queue):", "if False:"),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
         "alert: it is delivered at each evaluation",
         (
             Edit(
