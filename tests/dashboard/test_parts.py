@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from onward.batches.values import Dependency
 from onward.dashboard import durations
+from onward.dashboard.callers import scope_key
 from onward.dashboard.charts import Series, chart, spark
 from onward.dashboard.cron_words import words
 from onward.dashboard.graph import draw
@@ -16,12 +18,14 @@ from onward.dashboard.reads import Reads
 from onward.dashboard.search import parse
 from onward.dashboard.series import RANGES, percentile, throughput
 from onward.dashboard.site import _local
-from onward.dashboard.tree import MAX_NODES, has_redacted, restored, tree
+from onward.dashboard.tree import MAX_DEPTH, MAX_NODES, has_redacted, restored, tree
+from onward.dashboard.views.access import _names
 from onward.dashboard.wording import moment, number, short_number, span, visible
 from onward.errors import InvalidValue
 from onward.job import Job
 from onward.lifecycle import JobStatus
 from onward.metering import Usage
+from onward.service.identity import of_user
 from onward.service.values import JobQuery
 
 NOW = datetime(2026, 11, 18, 12, 0, tzinfo=UTC)
@@ -88,7 +92,47 @@ def test_trees_are_bounded_and_redacted_values_are_restored():  # S6, S7
     original = {"a": "secret", "b": [1, {"token": 7}], "c": "old"}
     assert has_redacted(shown)
     assert not has_redacted(original)
-    assert restored(shown, original) == {"a": "secret", "b": [1, {"token": 7}], "c": "new"}
+    old = {**shown, "c": "old"}
+    assert restored(shown, original, old) == {"a": "secret", "b": [1, {"token": 7}], "c": "new"}
+
+
+def test_a_redacted_part_of_a_text_is_restored_and_none_is_stored():  # S6
+    original = {"url": "postgres://u:hunter2@h", "keys": ["x", "y"], "n": 1}
+    shown = {"url": "postgres://u:[redacted]@h", "keys": ["[redacted]", "[redacted]"], "n": 1}
+    assert restored({**shown, "n": True}, original, shown) == {**original, "n": True}
+    assert restored({**shown, "n": True}, original, shown)["n"] is True
+    for moved in (
+        {**shown, "url": "postgres://v:[redacted]@h"},
+        {**shown, "keys": ["[redacted]"]},
+        {**original, "password": "[redacted]"},
+        {**original, "[redacted]": 1},
+    ):
+        with pytest.raises(InvalidValue, match="payload"):
+            restored(moved, original, shown)
+    literal = {"note": "[redacted]"}
+    assert restored({"note": "[redacted]", "a": 1}, literal, literal) == {"note": "[redacted]", "a": 1}
+
+
+def test_a_value_that_is_nested_deep_is_shown_in_part():  # S7
+    value: Any = "[redacted]"
+    for _ in range(5000):
+        value = [value]
+    assert has_redacted(value)
+    node, depth = tree(value), 0
+    while node.children:
+        (node,) = node.children
+        depth += 1
+    assert (depth, node.kind) == (MAX_DEPTH, "more")
+
+
+def test_callers_share_reads_only_with_the_same_rights():  # S3
+    assert scope_key(of_user("a", role="viewer")) == scope_key(of_user("b", role="viewer"))
+    assert scope_key(of_user("a", role="viewer")) != scope_key(of_user("b", role="viewer", permissions=["enqueue"]))
+
+
+def test_names_of_organisations_may_have_spaces():
+    assert _names(" ACME Corp, Globex ,,") == ("ACME Corp", "Globex")
+    assert _names(" , ") is None
 
 
 def _job(id: str) -> Job:

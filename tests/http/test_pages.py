@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from onward import App
 from onward.core import core_of
 from onward.dashboard import site
+from onward.dashboard.tree import tree
+from onward.errors import StoreUnavailable
 from onward.http.application import Server
-from tests.http.conftest import Client
+from onward.service.identity import Identity
+from tests.http.conftest import ROOT, Client
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
 KIB = 1024
@@ -71,7 +75,6 @@ async def test_only_a_change_that_was_made_expires_shared_reads(
 ):  # D2
     job = await app.tasks["add"].enqueue()
     expired: list[Any] = []
-    assert server.dashboard is not None
     monkeypatch.setattr(server.dashboard.reads, "expire", lambda: expired.append(1))
     http = await client("admin")
     for path, status in (
@@ -95,3 +98,45 @@ async def test_the_way_back_is_a_page_of_this_server(client: Client):
         page = (await http.post("/jobs/missing/replay", headers={**FORM, "Referer": referrer})).text
         assert back in page
         assert "evil" not in page
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/jobs", "counts"), ("/dead", "dead")])
+async def test_searches_by_age_share_their_counts(server: Server, client: Client, path: str, kind: str):  # D2
+    http = await client("admin")
+    for _ in range(3):
+        assert (await http.get(path, params={"q": "after:2h"})).status_code == 200
+    assert len([key for key in server.dashboard.reads._known if isinstance(key, tuple) and key[0] == kind]) == 1
+
+
+async def test_a_payload_that_is_nested_deep_is_a_page(server: Server):  # S7
+    value: Any = 1
+    for _ in range(900):
+        value = {"a": value}
+    parts = server.dashboard._templates.get_template("parts.html").module
+    assert "nested deeper" in parts.node(tree(value))  # type: ignore[attr-defined]
+
+
+async def test_a_stream_ends_when_the_store_is_away(server: Server, monkeypatch: pytest.MonkeyPatch):  # D2
+    async def away(identity: Identity) -> bool:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(server.services.access, "is_valid", away)
+    monkeypatch.setattr("onward.dashboard.live._TURN", 0.01)
+    assert [message["type"] for message in await live_messages(server)][-1] == "http.response.body"
+
+
+async def live_messages(server: Server) -> list[Any]:
+    """Open a stream of the dashboard, and return what was sent when it has ended."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    dashboard = server.dashboard
+    async with asyncio.timeout(60):
+        await dashboard._streams.send(ROOT, dashboard.pulses.of(ROOT), (), receive, send, {})
+    assert sent[-1]["more_body"] is False
+    return sent

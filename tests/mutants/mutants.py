@@ -5320,12 +5320,16 @@ DASHBOARD: Final = (
     ),
     Mutant(
         "dashboard: a copy is made of what is shown, not of what is stored",
-        (Edit("dashboard/views/job.py", "return restored(payload, original.payload)", "return payload"),),
+        (
+            Edit(
+                "dashboard/views/job.py", "return restored(payload, original.payload, shown.payload)", "return payload"
+            ),
+        ),
         (f"{_PAGES}/test_actions.py::test_a_copy_takes_redacted_values_only_from_those_who_may_see_them",),
     ),
     Mutant(
         "dashboard: a stream outlives its token",
-        (Edit("dashboard/live.py", "if not await self._services.access.is_valid(identity):", "if False:"),),
+        (Edit("dashboard/live.py", "if not await self._is_valid(identity):", "if False:"),),
         (f"{_PAGES}/test_live.py::test_a_stream_ends_with_its_token",),
     ),
     Mutant(

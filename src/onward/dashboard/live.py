@@ -117,7 +117,7 @@ class Streams:
             try:
                 while True:
                     await asyncio.wait([beat, event], timeout=_TURN, return_when=asyncio.FIRST_COMPLETED)
-                    if not await self._services.access.is_valid(identity):
+                    if not await self._is_valid(identity):
                         return
                     if event.done():
                         refs = {event.result()}
@@ -140,6 +140,12 @@ class Streams:
             if listener is not None:
                 listener.cancel()
                 await asyncio.wait([listener])
+
+    async def _is_valid(self, identity: Identity) -> bool:
+        try:
+            return await self._services.access.is_valid(identity)
+        except OnwardError:  # the store is away: the browser opens another stream when it answers
+            return False
 
     async def _listen(self, identity: Identity, watched: tuple[JobRef, ...], news: asyncio.Queue[JobRef]) -> None:
         queues, wanted = tuple(sorted({ref.queue for ref in watched})), frozenset(watched)
