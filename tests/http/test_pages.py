@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 import pytest
 
 from onward import App
 from onward.core import core_of
 from onward.dashboard import site
+from onward.dashboard.live import Streams
 from onward.dashboard.tree import tree
 from onward.errors import StoreUnavailable
 from onward.http.application import Server
+from onward.http.problems import HttpError
+from onward.http.routes import events
 from onward.service.identity import Identity
 from tests.http.conftest import ROOT, Client
 
@@ -123,6 +128,51 @@ async def test_a_stream_ends_when_the_store_is_away(server: Server, monkeypatch:
     monkeypatch.setattr(server.services.access, "is_valid", away)
     monkeypatch.setattr("onward.dashboard.live._TURN", 0.01)
     assert [message["type"] for message in await live_messages(server)][-1] == "http.response.body"
+
+
+async def test_a_stream_ends_so_that_another_authority_is_asked_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):  # S2
+    monkeypatch.setattr("onward.dashboard.live._TURN", 0.01)
+    monkeypatch.setattr("onward.dashboard.live.UNCHECKED", 0.0)
+    monkeypatch.setattr("onward.http.routes.events.UNCHECKED", 0.0)
+    monkeypatch.setattr("onward.http.routes.events._VALID", 0.0)
+    assert await live_messages(server)
+    sent: list[Any] = []
+
+    async def silence() -> AsyncGenerator[None, None]:
+        while True:
+            await asyncio.sleep(0)
+            yield None
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(60):
+        await events._send(server.services, ROOT, silence(), receive, send)
+    assert sent[-1]["more_body"] is False
+
+
+def test_streams_are_counted_by_token(server: Server):  # S7
+    streams = Streams(server.services, most=1)
+    one = msgspec.structs.replace(ROOT, token_id="t", session="a")
+    streams.enter(one)
+    with pytest.raises(HttpError, match="too many"):
+        streams.enter(msgspec.structs.replace(one, session="b"))
+    streams.enter(msgspec.structs.replace(one, token_id="u"))
+
+
+async def test_a_value_that_a_form_sends_back_is_unchanged(app: App, client: Client):  # X6
+    job = await app.tasks["add"].enqueue()
+    http = await client("admin")
+    asked = await http.post(f"/jobs/{job.id}/cancel", data={"reason": "a\u202eb"}, headers=FORM)
+    assert 'name="reason" value="a\u202eb"' in asked.text
+    page = (await http.get("/jobs", params={"q": "error:a\u202e<b"})).text
+    assert 'name="q" value="error:a\u202e&lt;b"' in page
+    assert "error:a\\u202e&lt;b" in page  # as text
 
 
 async def live_messages(server: Server) -> list[Any]:

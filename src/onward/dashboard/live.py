@@ -20,6 +20,7 @@ from onward.dashboard.pulse import Pulse
 from onward.engine.capabilities import Feature
 from onward.errors import OnwardError
 from onward.http.problems import HttpError
+from onward.http.routes.events import UNCHECKED
 from onward.job import JobRef
 from onward.service.identity import Identity
 from onward.service.services import Services
@@ -48,7 +49,7 @@ class Streams:
         Raises:
             HttpError: the caller has too many (S7).
         """
-        who = identity.session or identity.token_id or identity.actor
+        who = identity.stream_owner
         if self._open[who] >= self._most:
             raise HttpError(429, "too-many-streams", "too many streams", headers={"Retry-After": "10"})
         self._open[who] += 1
@@ -112,12 +113,15 @@ class Streams:
         try:
             yield b": onward\n\n"
             seen, sent = pulse.version, time.monotonic()
+            ends = sent + UNCHECKED
             beat = asyncio.create_task(pulse.wait(seen, timeout=_TURN))
             event = asyncio.create_task(news.get())
             try:
                 while True:
                     await asyncio.wait([beat, event], timeout=_TURN, return_when=asyncio.FIRST_COMPLETED)
                     if not await self._is_valid(identity):
+                        return
+                    if not identity.has_credential and time.monotonic() >= ends:
                         return
                     if event.done():
                         refs = {event.result()}
