@@ -20,8 +20,8 @@ from onward.dashboard.pulse import Pulse
 from onward.engine.capabilities import Feature
 from onward.errors import OnwardError
 from onward.http.problems import HttpError
-from onward.http.routes.events import UNCHECKED
 from onward.job import JobRef
+from onward.service.access import UNCHECKED
 from onward.service.identity import Identity
 from onward.service.services import Services
 

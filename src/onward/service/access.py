@@ -40,6 +40,8 @@ T = TypeVar("T")
 PREFIX: Final = "onw"
 SESSION_IDLE: Final = timedelta(minutes=30)
 SESSION_LENGTH: Final = timedelta(hours=12)
+UNCHECKED: Final = 60.0
+"""Seconds after which a stream of a caller without a token ends: its client reconnects and is authenticated again."""
 _BELIEVED: Final = 1.0
 """Seconds that a token or session is not read again."""
 _TOUCHED: Final = 60.0

@@ -18,6 +18,7 @@ from onward.events import AnyEvent
 from onward.http.endpoints import Call, Reply, endpoint
 from onward.http.problems import HttpError
 from onward.http.security import raw_headers
+from onward.service.access import UNCHECKED
 from onward.service.identity import Identity
 from onward.service.services import Services
 
@@ -25,8 +26,6 @@ _PING: Final = 15.0
 """Seconds of silence after which a comment is sent, so that proxies keep the connection."""
 _VALID: Final = 2.0
 """Seconds between two looks at the caller's token."""
-UNCHECKED: Final = 60.0
-"""Seconds after which a stream ends whose caller another authority knows: the client comes back, and is recognised."""
 _encoder: Final = msgspec.json.Encoder()
 _open_streams: Final[WeakKeyDictionary[Services, Counter[str]]] = WeakKeyDictionary()
 
