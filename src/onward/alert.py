@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from onward.errors import InvalidValue
 from onward.job import Job
 from onward.lifecycle import JobStatus
 from onward.metering import Usage
+
+T = TypeVar("T")
 
 QUEUES: Final = "onward/alerts"
 """Below it, each rule has a queue for its deliveries."""
@@ -153,8 +155,8 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
             queues=self.queues,
             is_firing=event.get("type") == "alert.fired",
             since=None if last is None else last.created_at,
-            value=data.get("value"),
-            queue=data.get("queue"),
+            value=_typed(data.get("value"), float),
+            queue=_typed(data.get("queue"), str),
         )
 
     def message(self, measured: Measurement, now: datetime) -> dict[str, Any]:
@@ -176,6 +178,19 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
 def _object(value: Any) -> dict[str, Any]:
     """Read a JSON object; anything else is an empty one: jobs can be enqueued by hand."""
     return value if isinstance(value, dict) else {}
+
+
+def _typed(value: Any, kind: type[T]) -> T | None:
+    """Read a value of a type; anything else is None."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def is_delivery_queue(queue: str) -> bool:
+    """Whether a queue has the deliveries of a rule: only Onward may add to it, for they are the rule's state."""
+    return queue.startswith(f"{QUEUES}/")
 
 
 def rule_of(name: str, webhook: str, conditions: dict[str, timedelta | float | None], **options: Any) -> AlertRule:

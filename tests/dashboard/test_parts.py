@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from onward.batches.values import Dependency
 from onward.dashboard import durations
+from onward.dashboard.callers import scope_key
 from onward.dashboard.charts import Series, chart, spark
 from onward.dashboard.cron_words import words
 from onward.dashboard.graph import draw
@@ -16,12 +18,14 @@ from onward.dashboard.reads import Reads
 from onward.dashboard.search import parse
 from onward.dashboard.series import RANGES, percentile, throughput
 from onward.dashboard.site import _local
-from onward.dashboard.tree import MAX_NODES, has_redacted, restored, tree
+from onward.dashboard.tree import MAX_DEPTH, MAX_NODES, has_redacted, restored, tree
+from onward.dashboard.views.access import _names
 from onward.dashboard.wording import moment, number, short_number, span, visible
 from onward.errors import InvalidValue
 from onward.job import Job
 from onward.lifecycle import JobStatus
 from onward.metering import Usage
+from onward.service.identity import of_user
 from onward.service.values import JobQuery
 
 NOW = datetime(2026, 11, 18, 12, 0, tzinfo=UTC)
@@ -88,7 +92,47 @@ def test_trees_are_bounded_and_redacted_values_are_restored():  # S6, S7
     original = {"a": "secret", "b": [1, {"token": 7}], "c": "old"}
     assert has_redacted(shown)
     assert not has_redacted(original)
-    assert restored(shown, original) == {"a": "secret", "b": [1, {"token": 7}], "c": "new"}
+    old = {**shown, "c": "old"}
+    assert restored(shown, original, old) == {"a": "secret", "b": [1, {"token": 7}], "c": "new"}
+
+
+def test_a_redacted_part_of_a_text_is_restored_and_none_is_stored():  # S6
+    original = {"url": "postgres://u:hunter2@h", "keys": ["x", "y"], "n": 1}
+    shown = {"url": "postgres://u:[redacted]@h", "keys": ["[redacted]", "[redacted]"], "n": 1}
+    assert restored({**shown, "n": True}, original, shown) == {**original, "n": True}
+    assert restored({**shown, "n": True}, original, shown)["n"] is True
+    for moved in (
+        {**shown, "url": "postgres://v:[redacted]@h"},
+        {**shown, "keys": ["[redacted]"]},
+        {**original, "password": "[redacted]"},
+        {**original, "[redacted]": 1},
+    ):
+        with pytest.raises(InvalidValue, match="payload"):
+            restored(moved, original, shown)
+    literal = {"note": "[redacted]"}
+    assert restored({"note": "[redacted]", "a": 1}, literal, literal) == {"note": "[redacted]", "a": 1}
+
+
+def test_a_value_that_is_nested_deep_is_shown_in_part():  # S7
+    value: Any = "[redacted]"
+    for _ in range(5000):
+        value = [value]
+    assert has_redacted(value)
+    node, depth = tree(value), 0
+    while node.children:
+        (node,) = node.children
+        depth += 1
+    assert (depth, node.kind) == (MAX_DEPTH, "more")
+
+
+def test_callers_share_reads_only_with_the_same_rights():  # S3
+    assert scope_key(of_user("a", role="viewer")) == scope_key(of_user("b", role="viewer"))
+    assert scope_key(of_user("a", role="viewer")) != scope_key(of_user("b", role="viewer", permissions=["enqueue"]))
+
+
+def test_names_of_organisations_may_have_spaces():
+    assert _names(" ACME Corp, Globex ,,") == ("ACME Corp", "Globex")
+    assert _names(" , ") is None
 
 
 def _job(id: str) -> Job:
@@ -144,7 +188,8 @@ def test_a_login_leads_to_no_other_site(path: str):  # S4
     assert _local(path) == "/"
 
 
-async def test_viewers_share_a_read_and_a_slow_one_is_made_rarely():  # D2
+async def test_viewers_share_a_read_and_a_change_makes_them_read_again(monkeypatch: pytest.MonkeyPatch):  # D2
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", float("inf"))  # a loaded machine makes any read slow
     reads, calls = Reads(), 0
     gate = asyncio.Event()
 
@@ -159,5 +204,35 @@ async def test_viewers_share_a_read_and_a_slow_one_is_made_rarely():  # D2
     gate.set()
     assert set(await asyncio.gather(*first)) == {1}
     assert await reads.get("key", read, fresh_for=60) == 1
-    reads.clear()
+    reads.expire()
     assert await reads.get("key", read, fresh_for=60) == 2
+
+
+async def test_a_change_makes_no_second_read_beside_one_under_way_and_forgets_no_cost(
+    monkeypatch: pytest.MonkeyPatch,
+):  # D2
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", float("inf"))
+    reads, calls, under_way, most = Reads(), 0, 0, 0
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def read() -> int:
+        nonlocal calls, under_way, most
+        calls, under_way = calls + 1, under_way + 1
+        most = max(most, under_way)
+        number = calls
+        begun.set()
+        await gate.wait()
+        under_way -= 1
+        return number
+
+    before = asyncio.create_task(reads.get("key", read, fresh_for=60))
+    await begun.wait()
+    reads.expire()
+    after = asyncio.create_task(reads.get("key", read, fresh_for=60))
+    await asyncio.sleep(0)
+    gate.set()
+    assert (await before, await after, most) == (1, 2, 1)
+    monkeypatch.setattr("onward.dashboard.reads._CHEAP", 0.0)
+    monkeypatch.setattr("onward.dashboard.reads._COST", 1e12)
+    reads.expire()
+    assert await reads.get("key", read, fresh_for=0) == 2

@@ -5025,6 +5025,21 @@ _ALERT_TESTS: Final = "tests/worker/test_alerts.py"
 
 ALERTS: Final = (
     Mutant(
+        "alerts: any job of a rule's queue is its state",
+        (Edit("worker/alerts.py", ", types=(TASK,))", ")"),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
+        "alerts: a caller enqueues into a rule's queue",
+        (Edit("service/new_jobs.py", " or alert.is_delivery_queue(job.queue)", ""),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
+        "alerts: a caller changes a delivery",
+        (Edit("service/jobs.py", "if alert.is_delivery_queue(job.queue):", "if False:"),),
+        ("tests/worker/test_alerts.py::test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them",),
+    ),
+    Mutant(
         "alert: it is delivered at each evaluation",
         (
             Edit(
@@ -5393,6 +5408,7 @@ APPLICATIONS: Final = (
 )
 
 _PAGES: Final = "tests/dashboard"
+_FORMS: Final = "tests/http/test_pages.py"
 DASHBOARD: Final = (
     Mutant(
         "dashboard: an unsafe action asks no question",
@@ -5427,17 +5443,21 @@ DASHBOARD: Final = (
     ),
     Mutant(
         "dashboard: a copy is made of what is shown, not of what is stored",
-        (Edit("dashboard/views/job.py", "return restored(payload, original.payload)", "return payload"),),
+        (
+            Edit(
+                "dashboard/views/job.py", "return restored(payload, original.payload, shown.payload)", "return payload"
+            ),
+        ),
         (f"{_PAGES}/test_actions.py::test_a_copy_takes_redacted_values_only_from_those_who_may_see_them",),
     ),
     Mutant(
         "dashboard: a stream outlives its token",
-        (Edit("dashboard/live.py", "if not await self._services.access.is_valid(identity):", "if False:"),),
+        (Edit("dashboard/live.py", "if not await self._is_valid(identity):", "if False:"),),
         (f"{_PAGES}/test_live.py::test_a_stream_ends_with_its_token",),
     ),
     Mutant(
         "dashboard: viewers do not share a read",
-        (Edit("dashboard/reads.py", "if found.task is not None and not found.task.done()", "if False"),),
+        (Edit("dashboard/reads.py", "if found.task is not None and _is_running(found)", "if False"),),
         (f"{_PAGES}/test_parts.py",),
     ),
     Mutant(
@@ -5460,6 +5480,21 @@ DASHBOARD: Final = (
         "dashboard: a state that the engine does not have is offered",
         (Edit("dashboard/views/rows.py", "        absent.add(JobStatus.CANCELLED)\n", "        pass\n"),),
         (f"{_PAGES}/test_engines.py",),
+    ),
+    Mutant(
+        "dashboard: every form may be as large as a payload",
+        (Edit("dashboard/site.py", "FormKind.SMALL: _SMALL_FORM,", "FormKind.SMALL: 2**26,"),),
+        (f"{_FORMS}::test_a_large_form_of_an_unknown_caller_is_refused",),
+    ),
+    Mutant(
+        "dashboard: a form with a payload is read before the permission is checked",
+        (Edit("dashboard/site.py", 'if request.method == "POST" and page.operation:', "if False:"),),
+        (f"{_FORMS}::test_a_form_with_a_payload_is_read_with_the_permission_only_and_parsed_in_a_thread",),
+    ),
+    Mutant(
+        "dashboard: the answer of a form reloads itself",
+        (Edit("dashboard/site.py", "screen.is_live and request.method in _SAFE", "screen.is_live"),),
+        (f"{_FORMS}::test_the_answer_of_a_form_does_not_reload_itself",),
     ),
     Mutant(
         "dashboard: a tree has no bound",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import msgspec
@@ -28,6 +29,48 @@ async def test_a_token_lets_its_holder_in_with_its_role_and_scope(services):  # 
     listed = await services.access.list_tokens(ADMIN)
     assert new.secret.rpartition("_")[2] not in msgspec.json.encode(listed).decode()
     assert listed.items[0].last_used_at is not None
+
+
+@pytest.mark.parametrize("ends", ["revoke", "logout"])
+async def test_a_lookup_that_began_before_a_revocation_is_not_remembered(services, monkeypatch, ends):  # S2
+    access = services.access
+    new = await access.create_token(ADMIN, TokenRequest(name="ci"))
+    session = await access.login(new.secret)
+    identity = await access.authenticate_session(session.secret)
+    access._tokens.clear()
+    access._sessions.clear()
+    engine = await access._store.engine()
+    read, gate = asyncio.Event(), asyncio.Event()
+    real_session, real_token = engine.find_session, engine.find_token
+
+    async def find_session(digest):
+        found = await real_session(digest)
+        read.set()
+        await gate.wait()
+        return found
+
+    async def find_token(token_id):
+        found = await real_token(token_id)
+        await gate.wait()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "find_session", find_session)
+        early = [asyncio.create_task(access.authenticate_session(session.secret))]
+        if ends == "revoke":
+            patch.setattr(engine, "find_token", find_token)
+            early.append(asyncio.create_task(access.authenticate(new.secret)))
+        async with asyncio.timeout(30):
+            await read.wait()
+        patch.setattr(engine, "find_token", real_token)
+        await (access.revoke_token(ADMIN, new.token.id) if ends == "revoke" else access.logout(identity))
+        gate.set()
+        await asyncio.gather(*early, return_exceptions=True)
+    with pytest.raises(NotAuthenticated):
+        await access.authenticate_session(session.secret)
+    if ends == "revoke":
+        with pytest.raises(NotAuthenticated):
+            await access.authenticate(new.secret)
 
 
 async def test_a_wrong_credential_is_refused(services):  # S2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from onward import App, JobFilter, NewJob, Unsupported
 from onward.alert import AlertRule, Condition
 from onward.core import core_of
 from onward.engine.values import QueueInfo, QueueSettings
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, PermissionDenied
+from onward.job import Job
 from onward.lifecycle import JobStatus
 from onward.metering import Usage
 from onward.service.identity import of_user
 from onward.service.services import Services
+from onward.service.values import EnqueueRequest, JobEdit
+from onward.validation import encode_json
 from onward.webhook import verify
 from tests.app.test_webhooks import receiving
 from tests.conformance.cases import CASE_OF, CASES, EngineCase, Store
@@ -173,6 +176,48 @@ async def test_a_receiver_gets_what_has_begun_and_what_has_ended(store: Store):
         "queues": ["mail"],
     }  # fmt: skip
     assert all(verify(body, headers, SECRET) for _, headers, body in receiver.got)
+
+
+async def test_only_deliveries_are_the_state_of_a_rule_and_no_caller_changes_them(store: Store):  # S3
+    async with app_on(store, dead_letters=1) as app:
+        services, admin = Services(app), of_user("root", role="admin")
+        forged = {"event": {"type": "alert.fired", "data": {"value": "much", "queue": 7}}}
+        with pytest.raises(PermissionDenied, match="reserved"):
+            request = EnqueueRequest(type="broken", payload={}, queue="onward/alerts/rule")
+            await services.jobs.enqueue(admin, request)
+        await app.enqueue_many([NewJob(type="by-hand", queue="onward/alerts/rule", payload=encode_json(forged))])
+        found = (await services.status.doctor(admin)).findings
+        assert not [one for one in found if one.message.startswith("alert ")]
+        await core_of(app).find_task("broken").enqueue()
+        await app.tick()
+        await evaluate(app)
+        (job,) = (await app.jobs.list(JobFilter(types=("onward.webhook",)))).items
+        calls = [
+            services.jobs.edit(admin, job.ref, JobEdit(payload=forged)),
+            services.jobs.delete(admin, job.ref),
+            services.jobs.replay(admin, job.ref),
+            services.jobs.cancel(admin, job.ref),
+        ]
+        for call in calls:
+            with pytest.raises(PermissionDenied, match="delivery of an alert"):
+                await call
+
+
+@pytest.mark.parametrize("value", ["much", True, [], 10**400], ids=["text", "bool", "list", "huge"])
+def test_a_delivery_with_a_wrong_value_is_read_without_it(value: object):
+    now = datetime(2026, 11, 18, tzinfo=UTC)
+    payload = {"event": {"type": "alert.fired", "data": {"value": value, "queue": 7}}}
+    job = Job(
+        id="1",
+        type="onward.webhook",
+        queue="onward/alerts/r",
+        status=JobStatus.PENDING,
+        payload=payload,
+        created_at=now,
+        updated_at=now,
+    )
+    state = rule(Condition.DEAD_LETTERS, 1).state_of(job)
+    assert (state.is_firing, state.value, state.queue) == (True, None, None)
 
 
 async def test_a_worker_that_leads_evaluates_rules(store: Store, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.errors import PermissionDenied
-from onward.service.identity import Identity, Permission
+from onward.service.identity import Identity
 from onward.service.operations import find, permit
 
 
@@ -20,4 +20,4 @@ def is_permitted(identity: Identity, operation: str) -> bool:
 
 def scope_key(identity: Identity) -> tuple[Any, ...]:
     """Return what decides what a caller sees: callers with the same key can share what was read."""
-    return (identity.scope.queues, identity.scope.orgs, Permission.REVEAL in identity.permissions, identity.role)
+    return (identity.scope.queues, identity.scope.orgs, identity.permissions, identity.role)

@@ -21,6 +21,7 @@ from onward.engine.capabilities import Feature
 from onward.errors import OnwardError
 from onward.http.problems import HttpError
 from onward.job import JobRef
+from onward.service.access import UNCHECKED
 from onward.service.identity import Identity
 from onward.service.services import Services
 
@@ -48,7 +49,7 @@ class Streams:
         Raises:
             HttpError: the caller has too many (S7).
         """
-        who = identity.session or identity.token_id or identity.actor
+        who = identity.stream_owner
         if self._open[who] >= self._most:
             raise HttpError(429, "too-many-streams", "too many streams", headers={"Retry-After": "10"})
         self._open[who] += 1
@@ -112,12 +113,15 @@ class Streams:
         try:
             yield b": onward\n\n"
             seen, sent = pulse.version, time.monotonic()
+            ends = sent + UNCHECKED
             beat = asyncio.create_task(pulse.wait(seen, timeout=_TURN))
             event = asyncio.create_task(news.get())
             try:
                 while True:
                     await asyncio.wait([beat, event], timeout=_TURN, return_when=asyncio.FIRST_COMPLETED)
-                    if not await self._services.access.is_valid(identity):
+                    if not await self._is_valid(identity):
+                        return
+                    if not identity.has_credential and time.monotonic() >= ends:
                         return
                     if event.done():
                         refs = {event.result()}
@@ -140,6 +144,12 @@ class Streams:
             if listener is not None:
                 listener.cancel()
                 await asyncio.wait([listener])
+
+    async def _is_valid(self, identity: Identity) -> bool:
+        try:
+            return await self._services.access.is_valid(identity)
+        except OnwardError:  # the store is away: the browser opens another stream when it answers
+            return False
 
     async def _listen(self, identity: Identity, watched: tuple[JobRef, ...], news: asyncio.Queue[JobRef]) -> None:
         queues, wanted = tuple(sorted({ref.queue for ref in watched})), frozenset(watched)

@@ -18,7 +18,7 @@ from onward.dashboard.views import (
     usage,
     workers,
 )
-from onward.dashboard.visit import PageRoute
+from onward.dashboard.visit import FormKind, PageRoute
 
 
 def _job_pages(base: str) -> tuple[PageRoute, ...]:
@@ -29,14 +29,18 @@ def _job_pages(base: str) -> tuple[PageRoute, ...]:
         PageRoute(path=f"{base}/delete", change=job.delete),
         PageRoute(path=f"{base}/run", change=job.run_now),
         PageRoute(path=f"{base}/reveal", change=job.reveal),
-        PageRoute(path=f"{base}/edit", show=job.show_edit, change=job.edit),
-        PageRoute(path=f"{base}/copy", show=job.show_copy, change=job.copy),
+        PageRoute(
+            path=f"{base}/edit", show=job.show_edit, change=job.edit, form=FormKind.PAYLOAD, operation="jobs.edit"
+        ),
+        PageRoute(
+            path=f"{base}/copy", show=job.show_copy, change=job.copy, form=FormKind.PAYLOAD, operation="jobs.enqueue"
+        ),
     )
 
 
 PAGES: Final = (
     PageRoute(path="/", show=overview.show),
-    PageRoute(path="/jobs", show=jobs.show, change=jobs.change),
+    PageRoute(path="/jobs", show=jobs.show, change=jobs.change, form=FormKind.SELECTION),
     *_job_pages("/jobs/{id}"),
     PageRoute(path="/queues", show=queues.show_all),
     PageRoute(path="/queues/{queue}", show=queues.show, change=queues.configure),
@@ -48,9 +52,21 @@ PAGES: Final = (
     PageRoute(path="/workers/{id}/resume", change=workers.resume),
     PageRoute(path="/workers/{id}/stop", change=workers.stop),
     PageRoute(path="/schedules", show=schedules.show_all),
-    PageRoute(path="/schedules/new", show=schedules.show_form, change=schedules.save),
+    PageRoute(
+        path="/schedules/new",
+        show=schedules.show_form,
+        change=schedules.save,
+        form=FormKind.PAYLOAD,
+        operation="schedules.set",
+    ),
     PageRoute(path="/schedules/{name}", show=schedules.show),
-    PageRoute(path="/schedules/{name}/edit", show=schedules.show_form, change=schedules.save),
+    PageRoute(
+        path="/schedules/{name}/edit",
+        show=schedules.show_form,
+        change=schedules.save,
+        form=FormKind.PAYLOAD,
+        operation="schedules.set",
+    ),
     PageRoute(path="/schedules/{name}/pause", change=schedules.pause),
     PageRoute(path="/schedules/{name}/resume", change=schedules.resume),
     PageRoute(path="/schedules/{name}/run", change=schedules.run),
@@ -61,7 +77,7 @@ PAGES: Final = (
     PageRoute(path="/batches/{name}/resume", change=batches.resume),
     PageRoute(path="/batches/{name}/cancel", change=batches.cancel),
     PageRoute(path="/batches/{name}/delete", change=batches.delete),
-    PageRoute(path="/dead", show=ended.show_dead, change=ended.change_dead),
+    PageRoute(path="/dead", show=ended.show_dead, change=ended.change_dead, form=FormKind.SELECTION),
     PageRoute(path="/archive", show=ended.show_archive, change=ended.change_archive),
     PageRoute(path="/archive/{id}", show=job.show_archived),
     PageRoute(path="/archive/{queue}/{id}", show=job.show_archived),

@@ -25,6 +25,7 @@ from onward.dashboard.visit import (
     NOTES,
     Confirmation,
     Form,
+    FormKind,
     NeedsConfirmation,
     PageRoute,
     Redirect,
@@ -42,6 +43,7 @@ from onward.http.security import HEADERS, check_origin
 from onward.http.settings import Settings
 from onward.job import JobRef
 from onward.service.identity import Identity
+from onward.service.operations import find, permit
 from onward.service.services import Services
 
 log = logging.getLogger("onward.dashboard")
@@ -58,7 +60,12 @@ THEMES: Final = ("auto", "light", "dark")
 THEME_COOKIE: Final = "onward_theme"
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _FORM: Final = "application/x-www-form-urlencoded"
-_OPTIONS_ROOM: Final = 256 * 1024
+_SMALL_FORM: Final = 16 * 1024
+_SELECTION_FORM: Final = 256 * 1024
+"""Bytes of a form that lists jobs. A larger form is parsed in a thread."""
+_OPTIONS_ROOM: Final = 64 * 1024
+"""Bytes for the other fields of a form with a payload."""
+_SAFE: Final = frozenset({"GET", "HEAD"})
 _MOST_FIELDS: Final = 1000
 
 
@@ -144,7 +151,9 @@ class Dashboard:
                 view = _view_of(page, request.method)
                 identity = await self._authenticator.identify(request, exchange.request_id)
                 exchange.actor = identity.actor
-                visit = await self._visit(request, identity)
+                if request.method == "POST" and page.operation:
+                    permit(identity, find(page.operation))
+                visit = await self._visit(request, identity, page.form)
                 if view is page.change:
                     given = await asyncio.shield(asyncio.ensure_future(self._change(view, visit)))
                 else:
@@ -160,14 +169,14 @@ class Dashboard:
         return answer
 
     async def _change(self, view: View, visit: Visit) -> Screen | Redirect:
-        try:
-            return await view(visit)
-        finally:
-            self.reads.clear()
+        given = await view(visit)
+        if isinstance(given, Redirect) or given.status < 400:
+            self.reads.expire()
             self._on_operation()
+        return given
 
-    async def _visit(self, request: Request, identity: Identity) -> Visit:
-        form = Form(await self._fields(request)) if request.method == "POST" else Form(())
+    async def _visit(self, request: Request, identity: Identity, kind: FormKind) -> Visit:
+        form = Form(await self._fields(request, kind)) if request.method == "POST" else Form(())
         return Visit(
             request=request,
             services=self.services,
@@ -180,13 +189,20 @@ class Dashboard:
             is_live=LIVE_HEADER in request.headers,
         )
 
-    async def _fields(self, request: Request) -> list[tuple[str, str]]:
-        limit = 4 * self.services.store.core.max_payload + _OPTIONS_ROOM  # a form escapes bytes as %XX
+    async def _fields(self, request: Request, kind: FormKind = FormKind.SMALL) -> list[tuple[str, str]]:
+        limits = {
+            FormKind.SMALL: _SMALL_FORM,
+            FormKind.SELECTION: _SELECTION_FORM,
+            FormKind.PAYLOAD: self.services.store.core.max_payload * 3 // 2 + _OPTIONS_ROOM,  # a form escapes as %XX
+        }
+        limit = limits[kind]
         data = await read_body(request, limit=limit, timeout=self.settings.body_timeout)
         if data and media_type(request) != _FORM:
             raise HttpError(415, "media-type", "unsupported media type", f"send {_FORM}", field="Content-Type")
         try:
-            return parse_qsl(data.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+            if len(data) <= _SELECTION_FORM:
+                return _parse_form(data)
+            return await asyncio.to_thread(_parse_form, data)
         except ValueError:
             raise HttpError(400, "malformed-form", "malformed form", "the form is not UTF-8, or too long") from None
 
@@ -211,7 +227,9 @@ class Dashboard:
             return make_public_frame(**common)
         pulse = self.pulses.of(identity)
         await pulse.current()
-        return make_frame(self.services, identity, pulse, watch=screen.watch, is_live=screen.is_live, **common)
+        # A page that updates itself may reload. To reload the answer of a POST is to send the form again.
+        is_live = screen.is_live and request.method in _SAFE
+        return make_frame(self.services, identity, pulse, watch=screen.watch, is_live=is_live, **common)
 
     async def _render(self, exchange: Answering, template: str, status: int, **values: Any) -> None:
         text = self._templates.get_template(template).render(**values)
@@ -427,6 +445,10 @@ def _view_of(page: PageRoute, method: str) -> View:
     return found
 
 
+def _parse_form(data: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(data.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+
+
 def _query_of(request: Request) -> dict[str, str]:
     """Read the query of a page; of a parameter given twice, the last."""
     try:
@@ -452,7 +474,7 @@ def _back(request: Request) -> str:
     root = request.scope.get("root_path", "")
     referrer = request.headers.get("referer", "")
     base = f"{request.url.scheme}://{request.headers.get('host', '')}{root}/"
-    return "/" + referrer[len(base) :] if referrer.startswith(base) else "/"
+    return _local("/" + referrer[len(base) :]) if referrer.startswith(base) else "/"
 
 
 def _local(path: str) -> str:

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from onward.errors import InvalidValue
 from onward.service.redaction import REDACTED
 
 MAX_NODES: Final = 2000
+MAX_DEPTH: Final = 100
 _MAX_TEXT: Final = 20_000
 _OPEN: Final = 3
 """Levels that are open at first."""
@@ -32,20 +34,46 @@ def tree(value: Any) -> Node:
 
 def has_redacted(value: Any) -> bool:
     """Whether something in a JSON value is hidden."""
-    if isinstance(value, dict):
-        return any(map(has_redacted, value.values()))
-    if isinstance(value, list):
-        return any(map(has_redacted, value))
-    return isinstance(value, str) and REDACTED in value
+    left = [value]
+    while left:  # a job of another program may be nested deeper than Python can recurse
+        match left.pop():
+            case dict() as members:
+                left += members.values()
+            case list() as members:
+                left += members
+            case str() as text if REDACTED in text:
+                return True
+    return False
 
 
-def restored(value: Any, original: Any) -> Any:
-    """Put the original's values where a person has left the redacted ones as they were."""
-    if isinstance(value, dict) and isinstance(original, dict):
-        return {key: restored(member, original.get(key)) for key, member in value.items()}
-    if isinstance(value, list) and isinstance(original, list) and len(value) == len(original):
-        return [restored(member, other) for member, other in zip(value, original, strict=True)]
-    return original if value == REDACTED and original is not None else value
+def restored(value: Any, original: Any, shown: Any) -> Any:
+    """Put the original's values where a person has left the redacted ones as they were shown.
+
+    Raises:
+        InvalidValue: a redacted value would be stored, because it is not where it was.
+    """
+    found = _restored(value, original, shown)
+    if _count_redacted(found) > _count_redacted(original):
+        rule = "has a redacted value in another place than the job: give the value itself there"
+        raise InvalidValue("payload", REDACTED, rule)
+    return found
+
+
+def _restored(value: Any, original: Any, shown: Any) -> Any:
+    if isinstance(value, dict) and isinstance(original, dict) and isinstance(shown, dict):
+        return {
+            key: _restored(member, original[key], shown[key]) if key in original and key in shown else member
+            for key, member in value.items()
+        }
+    if isinstance(value, list) and isinstance(original, list) and isinstance(shown, list):
+        if len(value) != len(original) or len(value) != len(shown):
+            return value
+        return [_restored(*members) for members in zip(value, original, shown, strict=True)]
+    return original if isinstance(value, str) and REDACTED in value and value == shown else value
+
+
+def _count_redacted(value: Any) -> int:
+    return msgspec.json.encode(value).count(REDACTED.encode())
 
 
 def as_text(value: Any) -> str:
@@ -59,6 +87,8 @@ class _Builder:
 
     def node(self, name: str | None, value: Any, depth: int) -> Node:
         self._left -= 1
+        if depth >= MAX_DEPTH and isinstance(value, dict | list):
+            return Node(name=name, kind="more", text="… nested deeper than is shown here")
         if isinstance(value, dict):
             children = self._children(value.items(), depth)
             return Node(name=name, kind="object", text=f"{{{len(value)}}}", children=children, is_open=depth < _OPEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
@@ -219,6 +220,17 @@ class Visit:
         return f"/queues/{encode_name(ref.queue)}/jobs/{encode_name(ref.id)}"
 
 
+class FormKind(Enum):
+    """What a form has. It bounds the size of the form."""
+
+    SMALL = "small"
+    """A few settings."""
+    SELECTION = "selection"
+    """Jobs of a list."""
+    PAYLOAD = "payload"
+    """A job's payload."""
+
+
 View = Callable[[Visit], Awaitable[Screen | Redirect]]
 
 
@@ -231,3 +243,7 @@ class PageRoute:
     """GET."""
     change: View | None = None
     """POST."""
+    form: FormKind = FormKind.SMALL
+    """How much the form of ``change`` may be."""
+    operation: str = ""
+    """What the caller needs the permission for before the form is read. A form with a payload has one."""

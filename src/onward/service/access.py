@@ -40,6 +40,8 @@ T = TypeVar("T")
 PREFIX: Final = "onw"
 SESSION_IDLE: Final = timedelta(minutes=30)
 SESSION_LENGTH: Final = timedelta(hours=12)
+UNCHECKED: Final = 60.0
+"""Seconds after which a stream of a caller without a token ends: its client reconnects and is authenticated again."""
 _BELIEVED: Final = 1.0
 """Seconds that a token or session is not read again."""
 _TOUCHED: Final = 60.0
@@ -74,6 +76,8 @@ class Access:
         self._sessions: dict[str, tuple[float, AccessSession, AccessToken]] = {}
         self._touched: dict[str, float] = {}
         self._code: CodeCheck | None = None
+        self._revocations = 0
+        """Tokens revoked and sessions ended here. What was read before one of them is not remembered."""
 
     # Authentication
 
@@ -152,12 +156,14 @@ class Access:
     async def _session_identity(self, digest: str) -> Identity:
         known = self._sessions.get(digest)
         if known is None or time.monotonic() - known[0] > _BELIEVED:
+            revocations = self._revocations
             found = await (await self._store.engine()).find_session(digest)
             if found is None:
                 self._sessions.pop(digest, None)
                 raise NotAuthenticated(_REFUSAL)
             known = (time.monotonic(), *found)
-            _remember(self._sessions, digest, known)
+            if revocations == self._revocations:
+                _remember(self._sessions, digest, known)
         _, session, token = known
         now = self._now()
         if now >= session.expires_at or now - session.last_seen_at >= self._idle:
@@ -168,10 +174,11 @@ class Access:
         known = self._tokens.get(token_id)
         if known is not None and time.monotonic() - known[0] <= _BELIEVED:
             return known[1]
+        revocations = self._revocations
         token = await (await self._store.engine()).find_token(token_id)
         if token is None:
             self._tokens.pop(token_id, None)
-        else:
+        elif revocations == self._revocations:
             _remember(self._tokens, token_id, (time.monotonic(), token))
         return token
 
@@ -242,9 +249,10 @@ class Access:
         """End the caller's session."""
         if identity.session is None:
             raise InvalidValue("session", None, "there is none: the request came with another credential")
-        self._sessions.pop(identity.session, None)
         audit = record(identity, "session.delete", target=identity.token_id or "")
         await (await self._store.engine()).delete_session(identity.session, audit=audit)
+        self._revocations += 1
+        self._sessions.pop(identity.session, None)
 
     # Tokens
 
@@ -302,6 +310,7 @@ class Access:
         if await engine.find_token(token_id) is None:
             raise NotFound(f"token {token_id} not found: it never existed, or has been pruned")
         await engine.revoke_token(token_id, audit=record(identity, "tokens.revoke", target=token_id))
+        self._revocations += 1
         self._tokens.pop(token_id, None)
         for digest in [digest for digest, known in self._sessions.items() if known[2].id == token_id]:
             del self._sessions[digest]

@@ -77,6 +77,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     """The request that it makes now."""
 
+    @property
+    def has_credential(self) -> bool:
+        """Whether it came with a token or a session, which the store can be asked for again."""
+        return self.session is not None or self.token_id is not None
+
+    @property
+    def stream_owner(self) -> str:
+        """The caller whose open streams are counted together (S7)."""
+        return self.token_id or self.actor
+
     def may(self, permission: Permission) -> bool:
         """Whether the caller has a permission."""
         return permission in self.permissions

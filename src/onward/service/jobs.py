@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from onward import bulk_operation
+from onward import alert, bulk_operation
 from onward.engine.access import AuditRecord
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Changed, GroupBy, JobChange, JobFilter
@@ -258,10 +258,19 @@ class Jobs:
 
 
 def refuse_reserved(store: Store, job: Job) -> None:
-    """Refuse to change a change by filter itself: replayed or edited, it would act with its first caller's rights."""
+    """Refuse to change a change by filter, and an alert's delivery.
+
+    A change by filter that is replayed or edited would act with its first caller's rights. The newest delivery of an
+    alert is the alert's state.
+    """
     if job.queue == bulk_operation.queue_of(store.core.capabilities):
         raise PermissionDenied(
             f"job {job.ref} is a change by filter", remedy=f"use operations: operations.get, operations.cancel {job.id}"
+        )
+    if alert.is_delivery_queue(job.queue):
+        raise PermissionDenied(
+            f"job {job.ref} is a delivery of an alert, which is the alert's state",
+            remedy=f"replay or purge dead deliveries by filter: dead.replay, dead.purge with the queue {job.queue}",
         )
 
 

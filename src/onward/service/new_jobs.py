@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from onward import bulk_operation
+from onward import alert, bulk_operation
 from onward.arguments import nearest
 from onward.errors import InvalidValue, PermissionDenied
 from onward.job import NewJob, UniformJobs
@@ -47,7 +47,7 @@ def one_new_job(store: Store, identity: Identity, request: EnqueueRequest, *, fi
         raise
     job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0]
     reserved = bulk_operation.queue_of(store.core.capabilities)
-    if job.type.startswith(_RESERVED) or job.queue == reserved:
+    if job.type.startswith(_RESERVED) or job.queue == reserved or alert.is_delivery_queue(job.queue):
         raise PermissionDenied(f"{job.type} in {job.queue} is reserved for Onward itself")
     if not sees(identity, job.queue, job.org_id):
         raise PermissionDenied(

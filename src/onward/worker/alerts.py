@@ -15,6 +15,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, MaintenanceResult, Term
 from onward.job import Job, NewJob
 from onward.metering import Bucket, Usage, UsageBy, UsageQuery
+from onward.webhook import TASK
 from onward.worker.maintenance import MaintenanceTask
 
 INTERVAL: Final = timedelta(seconds=15)
@@ -64,7 +65,7 @@ class Alerts:
 
 async def newest_delivery(engine: CheckedEngine, rule: AlertRule) -> Job | None:
     """Find what a rule has delivered last, or will have."""
-    found = (await engine.find(JobFilter(queues=(rule.queue,)), limit=1)).items
+    found = (await engine.find(JobFilter(queues=(rule.queue,), types=(TASK,)), limit=1)).items
     return found[0] if found else None
 
 

@@ -123,7 +123,8 @@ async def revoke_token(visit: Visit) -> Redirect:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    return tuple(text.replace(",", " ").split()) or None
+    """Read names between commas; a name may have spaces."""
+    return tuple(name for part in text.split(",") if (name := part.strip())) or None
 
 
 def _token(visit: Visit, one: TokenView) -> TokenRow:

@@ -50,7 +50,7 @@ async def show_dead(visit: Visit) -> Screen:
         async def count() -> dict[str, int]:
             return dict((await services.dead.count(who, search.query, by="queue")).counts)
 
-        counts = await visit.reads.soon(("dead", visit.scope, search.query), count, fresh_for=2.0, wait=0.15)
+        counts = await visit.reads.soon(("dead", visit.scope, search.text), count, fresh_for=2.0, wait=0.15)
     except InvalidValue as error:
         page = EndedPage(**common, chips=(), mistake=str(error))
         return Screen(template="ended.html", title="Dead letters", section="dead", page=page)

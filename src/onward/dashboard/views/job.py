@@ -444,7 +444,7 @@ async def edit(visit: Visit) -> Screen | Redirect:
             priority=UNSET if priority is None or priority == job.priority else priority,
             max_attempts=UNSET if most is None or most == job.max_attempts else most,
             run_at=UNSET if run_at is None or run_at == job.next_run_at else run_at,
-            payload=UNSET if payload == job.payload else await _unredacted(visit, payload),
+            payload=UNSET if payload == job.payload else await _unredacted(visit, payload, job),
         )
         edited = await visit.services.jobs.edit(visit.identity, visit.job, change)
     except InvalidValue as error:
@@ -460,7 +460,7 @@ async def copy(visit: Visit) -> Screen | Redirect:
         priority, most, delay = form.whole("priority"), form.whole("max_attempts"), form.text("delay")
         request = EnqueueRequest(
             type=job.type,
-            payload=await _unredacted(visit, form.json("payload")),
+            payload=await _unredacted(visit, form.json("payload"), job),
             queue=form.text("queue") or job.queue,
             org_id=form.optional("org_id"),
             priority=priority or UNSET,
@@ -474,7 +474,7 @@ async def copy(visit: Visit) -> Screen | Redirect:
     return Redirect(path=visit.job_path(JobRef(done.queue, done.id)), note=note)
 
 
-async def _unredacted(visit: Visit, payload: Any) -> Any:
+async def _unredacted(visit: Visit, payload: Any, shown: Job) -> Any:
     """Return a payload with its redacted values as the job has them; that is a reveal, and audited as one."""
     if not has_redacted(payload):
         return payload
@@ -484,7 +484,7 @@ async def _unredacted(visit: Visit, payload: Any) -> Any:
             remedy="replace every [redacted] by a value, or use a token with the permission reveal",
         )
     original = await visit.services.jobs.reveal(visit.identity, visit.job)
-    return restored(payload, original.payload)
+    return restored(payload, original.payload, shown.payload)
 
 
 def _time(text: str) -> datetime | None:

@@ -95,12 +95,13 @@ async def _find(visit: Visit, search: Search) -> Redirect | Screen:
 async def _page(visit: Visit, search: Search) -> JobsPage:
     services, who = visit.services, visit.identity
     found = await services.jobs.list(who, search.query, cursor=visit.cursor, limit=PAGE_SIZE)
-    rest = search.without("state").query
+    rest = search.without("state")
 
     async def count() -> dict[str, int]:
-        return dict((await services.jobs.count(who, rest)).counts)
+        return dict((await services.jobs.count(who, rest.query)).counts)
 
-    key = ("counts", visit.scope, rest)
+    # By the text: an age such as after:2h is another time in each query.
+    key = ("counts", visit.scope, rest.text)
     counts = await visit.reads.soon(key, count, fresh_for=_COUNTS_FOR, wait=_WAIT)
     by_status = None if counts is None else statuses(counts)
     total = None if by_status is None else _total(by_status, search.states)

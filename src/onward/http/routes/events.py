@@ -18,6 +18,7 @@ from onward.events import AnyEvent
 from onward.http.endpoints import Call, Reply, endpoint
 from onward.http.problems import HttpError
 from onward.http.security import raw_headers
+from onward.service.access import UNCHECKED
 from onward.service.identity import Identity
 from onward.service.services import Services
 
@@ -43,7 +44,7 @@ async def stream_events(call: Call) -> Reply:
     query: StreamQuery = call.query
     cursor = call.request.headers.get("last-event-id") or query.cursor
     counts = _open_streams.setdefault(call.services, Counter())
-    who = call.identity.session or call.identity.token_id or call.identity.actor
+    who = call.identity.stream_owner
     if counts[who] >= call.settings.max_streams:
         raise HttpError(
             429,
@@ -86,7 +87,7 @@ async def _send(
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b": onward\n\n", "more_body": True})
     gone = asyncio.ensure_future(_disconnected(receive))
-    sent = checked = time.monotonic()
+    sent = checked = began = time.monotonic()
     try:
         async with contextlib.aclosing(events):
             while not gone.done():
@@ -100,6 +101,8 @@ async def _send(
                 if now - checked >= _VALID or event is not None:
                     checked = now
                     if not await services.access.is_valid(identity):  # S2: revoking a token ends its streams
+                        break
+                    if not identity.has_credential and now - began >= UNCHECKED:
                         break
                 if event is not None:
                     await send({"type": "http.response.body", "body": frame(event), "more_body": True})
