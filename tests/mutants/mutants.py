@@ -1067,7 +1067,7 @@ SCHEDULES: Final = (
         (
             Edit(
                 "engines/bullmq/schedule_store.py",
-                "if known is not None and (known.queue, known.id) != (entry.queue, entry.id):",
+                "if other.is_ours and (other.queue, other.id) != (entry.queue, entry.id):",
                 "if False:",
             ),
         ),
@@ -5332,7 +5332,8 @@ APPLICATIONS: Final = (
         "an enqueue fails where limits cannot be set",
         Edit(
             "engine/checked.py",
-            'extra={"queue": name})\n                if isinstance(error, StoreUnavailable):\n                    continue\n',
+            'extra={"queue": name})\n                if isinstance(error, StoreUnavailable):\n'
+            "                    continue\n",
             'extra={"queue": name})\n                raise\n',
         ),
         _LIMITED,
