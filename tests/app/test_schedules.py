@@ -196,9 +196,14 @@ def test_what_the_store_lacks_is_refused_where_a_schedule_is_declared(
     assert declared.missed is default
     for missed in refused:
         with pytest.raises(Unsupported, match="missed turns"):
-            app.schedule("0 6 * * *", missed=missed)
+            app.schedule("0 6 * * *", missed=missed, name="another")(digest)
 
 
-def test_an_interval_is_refused_at_its_declaration_on_pgboss(app: App):  # X1
+def test_an_interval_is_refused_at_its_declaration_on_pgboss():  # X1
+    app = App("pgboss+postgresql://x/y")
+
+    @app.task
+    async def digest() -> None: ...
+
     with pytest.raises(Unsupported, match=r"schedules by interval: .* \*/5 \* \* \* \*"):
-        App("pgboss+postgresql://x/y").schedule(every=timedelta(minutes=5))
+        app.schedule(every=timedelta(minutes=5))(digest)

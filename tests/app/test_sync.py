@@ -447,7 +447,7 @@ app.sync.close()
 def test_an_interrupt_stops_the_wait_and_the_call(tmp_path: Path):
     program = """
 def interrupt():
-    while not any(watcher._waiting for watcher in app._core.results._watchers.values()):
+    while not any(watcher._waiting for watcher in list(app._core.results._watchers.values())):
         pass
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
@@ -455,7 +455,7 @@ threading.Thread(target=interrupt).start()
 try:
     handle.result()
 except KeyboardInterrupt:
-    print("interrupted", any(watcher._waiting for watcher in app._core.results._watchers.values()))
+    print("interrupted", any(watcher._waiting for watcher in list(app._core.results._watchers.values())))
 app.sync.close()
 """
     assert run(program, tmp_path) == "interrupted False\n"

@@ -5332,9 +5332,8 @@ APPLICATIONS: Final = (
         "an enqueue fails where limits cannot be set",
         Edit(
             "engine/checked.py",
-            'extra={"queue": name})\n                if isinstance(error, StoreUnavailable):\n'
-            "                    continue\n",
-            'extra={"queue": name})\n                raise\n',
+            "                if isinstance(error, StoreUnavailable):\n                    continue\n",
+            "                raise\n",
         ),
         _LIMITED,
     ),
