@@ -68,7 +68,7 @@ async def test_a_claim_needs_a_transaction_only_where_its_own_queues_have_limits
 
 
 async def test_claims_take_their_groups_of_queues_in_one_order(driver: Driver, boss: PgBoss):
-    for policy in ("standard", "singleton", "stately"):
+    for policy in ("standard", "stately"):
         await boss.create_queue(policy, policy=policy)
     engine = engine_of(driver)
     queues = await engine.run_plan(lambda: engine.queue_cache.matching(["*"]))
