@@ -62,7 +62,7 @@ def presence(server: Any) -> Presence:
     return Presence(server, "bull")
 
 
-async def test_a_presence_connection_that_is_stuck_delays_no_heartbeat(  # L3
+async def test_a_presence_connection_that_is_stuck_delays_no_heartbeat(  # B5
     engine: BullMQEngine, server: StuckServer, presence: Presence
 ):
     engine._presence = presence

@@ -193,6 +193,15 @@ async def test_a_schedule_of_ours_fires_without_being_asked_to_supervise(
     assert [claim.type for claim in claims] == ["digest"]
 
 
+async def test_all_schedules_that_are_due_together_fire_in_one_turn(driver: Driver, boss: PgBoss):  # X1
+    await boss.create_queue("q")
+    for number in range(60):
+        await boss.schedule("q", "* * * * *", key=f"k{number}")
+    await driver.advance(MINUTE)
+    await driver.promote()
+    assert len(await driver.take("q", slots=100)) == 60
+
+
 async def test_a_schedule_of_nodes_is_listed_paused_and_resumed_as_it_was(
     driver: Driver, boss: PgBoss, store: PgBossStore
 ):  # X1

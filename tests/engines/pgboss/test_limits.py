@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from onward.engine.values import ClaimRequest, Claims, QueueChange, Rate
 from onward.engines.pgboss import claims
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan, Statement
+from onward.pgboss import PgBoss
 from tests.conformance.driver import Driver, new_job
 from tests.conformance.pgboss_case import PgBossStore
 
@@ -52,6 +55,51 @@ async def test_a_claim_from_a_queue_without_limits_is_one_statement(driver: Driv
     assert answer is not None
     assert len(answer.claims) == 5
     assert len(seen) == 1
+
+
+async def test_a_claim_needs_a_transaction_only_where_its_own_queues_have_limits(driver: Driver):
+    await driver.make("q")
+    await driver.make("team/limited")
+    await driver.engine.configure("team/limited", ONE)
+    engine = engine_of(driver)
+    await engine.run_plan(engine.queue_cache.refresh)
+    asked = [("q",), ("q", "other/*"), ("team/limited",), ("team/*",), ("*",)]
+    assert [engine.queue_cache.has_limits(queues) for queues in asked] == [False, False, True, True, True]
+
+
+async def test_claims_take_their_groups_of_queues_in_one_order(driver: Driver, boss: PgBoss):
+    for policy in ("standard", "stately"):
+        await boss.create_queue(policy, policy=policy)
+    engine = engine_of(driver)
+    queues = await engine.run_plan(lambda: engine.queue_cache.matching(["*"]))
+    there, back = (claims._groups(dict.fromkeys(order, 1)) for order in (queues, queues[::-1]))
+    assert len(there) > 1
+    assert list(there) == list(back)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_counted"), [(ONE, False), (QueueChange(global_concurrency=9), True)], ids=["rate", "concurrency"]
+)
+async def test_active_jobs_are_counted_only_for_a_concurrency(driver: Driver, change: QueueChange, is_counted: bool):
+    await driver.make("q")
+    await driver.engine.configure("q", change)
+    engine = engine_of(driver)
+    await engine.run_plan(engine.queue_cache.refresh)
+    (queue,) = await engine.run_plan(lambda: engine.queue_cache.matching(["q"]))
+    statement = engine.schema.statement("take_queue_permits", ["q", 1, None], table=queue.table)
+
+    def explain() -> Plan[list[str]]:
+        rows = yield Statement(
+            f"explain (analyze, costs off, timing off) {_without_comments(statement.text)}", statement.values
+        )
+        return [line for (line,) in rows]
+
+    plan = "\n".join(await engine.run_plan(explain, atomic=True))
+    assert ("never executed" in plan) is not is_counted
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
 
 
 def _recorded(plan: Plan[Claims | None], seen: list[Statement]) -> Plan[Claims | None]:

@@ -38,6 +38,7 @@ _DUE_WINDOW: Final = timedelta(seconds=60)
 _CHECK_INTERVAL: Final = 5.0
 """Seconds after which a schedule that was created or changed meanwhile is found."""
 _MAX_FORWARDED: Final = 50
+"""Due jobs that are forwarded with one claim."""
 
 
 class Fired(NamedTuple):
@@ -141,7 +142,17 @@ def _forward_due_jobs(
     schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_MAX_FORWARDED)
-    claimed = (yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())) or Claims()
+    names: set[str] = set()
+    while True:
+        claimed = (yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())) or Claims()
+        if not claimed.claims:
+            return frozenset(names)
+        names |= yield from _forward(schema, queue_cache, claimed, ids, notify=notify)
+
+
+def _forward(
+    schema: Schema, queue_cache: QueueCache, claimed: Claims, ids: IdGenerator, *, notify: bool
+) -> Plan[set[str]]:
     names = set()
     for each in claimed.claims:
         message = msgspec.json.decode(each.payload)
@@ -153,9 +164,8 @@ def _forward_due_jobs(
             names.add(message["name"])
         except (OnwardError, msgspec.ValidationError, KeyError) as error:
             log.warning("a schedule cannot be kept: %s", error, extra={"schedule": message})
-    if claimed.claims:
-        yield from settle(schema, queue_cache, [Settlement(each, Complete()) for each in claimed.claims], notify=False)
-    return frozenset(names)
+    yield from settle(schema, queue_cache, [Settlement(each, Complete()) for each in claimed.claims], notify=False)
+    return names
 
 
 def _send_it_data(schema: Schema, row: ScheduleRow) -> dict[str, Any]:

@@ -315,7 +315,7 @@ class PgBossEngine(AccessVerbs):
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        is_atomic = self.queue_cache.has_limits  # a claim without limits needs no transaction
+        is_atomic = self.queue_cache.has_limits(request.queues)  # a claim without limits needs no transaction
         claimed = await self._claim(request, is_atomic=is_atomic)
         if claimed is None:
             claimed = await self._claim(request, is_atomic=True)

@@ -94,10 +94,12 @@ class QueueCache:
         """Return what Onward keeps about a queue, as it was a moment ago."""
         return self._settings.get(queue) or NO_SETTINGS
 
-    @property
-    def has_limits(self) -> bool:
-        """Whether any queue had limits a moment ago."""
-        return any(settings.is_limited for settings in self._settings.values())
+    def has_limits(self, patterns: Sequence[str]) -> bool:
+        """Say whether any queue that names and patterns match had limits a moment ago."""
+        return any(
+            settings.is_limited and any(matches(pattern, queue) for pattern in patterns)
+            for queue, settings in self._settings.items()
+        )
 
     def _unknown_queue(self, name: str) -> Unsupported:
         near = difflib.get_close_matches(name, [each.name for each in self._queues.values() if not each.is_internal])
