@@ -22,7 +22,8 @@ NOT_OURS = (
     "Sequence Unpack TimeoutError RuntimeError Path SSLContext False True "
     # type variables, and what is returned and not named by users
     "Plugin P R T Self "
-    "R_co R1 R2 R3 R4 LoopThread SyncLimiter SyncApp SyncTask SyncJobHandle SyncJobContext SyncJobs SyncDeadLetters SyncArchive "
+    "R_co R1 R2 R3 R4 LoopThread SyncLimiter SyncApp SyncTask SyncJobHandle SyncJobContext SyncJobs SyncDeadLetters "
+    "SyncArchive "
     "SyncQueues SyncWorkers SyncSchedules SyncBatch SyncBatches SyncFlow "
     "UnsetType TaskDecorator TaskKeywords Override AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker "
     "TickReport "
