@@ -14,7 +14,7 @@ from onward.cron import Cron
 from onward.engines.bullmq import schedule_store
 from onward.engines.bullmq.cron_pattern import local_zone, zone_of
 from onward.engines.bullmq.schedules import next_time
-from onward.errors import StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import NewJob
 from onward.schedule import Schedule
 from tests.engines.bullmq.queue import Queue
@@ -166,3 +166,13 @@ async def test_a_schedule_of_nodes_that_begins_later_is_resumed_for_its_beginnin
     now = (await queue.engine.due_schedules(limit=1)).now
     await queue.engine.save_schedule(listed.going_on(now))
     assert queue.client.zscore(queue.key("repeat"), "daily") == millis(2100, 1, 1, 6)
+
+
+@pytest.mark.parametrize("repeat", [{"pattern": "H * * * *"}, {"pattern": "0 6 * * *", "tz": "utc+3"}])
+async def test_a_schedule_that_onward_could_not_resume_is_not_paused(queue: Queue, repeat: dict[str, str]):  # X1
+    add_scheduled(queue, repeat)
+    before = queue.client.hgetall(queue.key("repeat:daily"))
+    (listed,) = await queue.engine.schedules()
+    with pytest.raises(InvalidValue, match="only BullMQ reads its pattern"):
+        await queue.engine.save_schedule(listed.stopped())
+    assert queue.client.hgetall(queue.key("repeat:daily")) == before

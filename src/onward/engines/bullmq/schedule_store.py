@@ -89,6 +89,9 @@ def save(keys: Keys, registry: QueueRegistry, schedule: Schedule, prioritized: P
     known = named[-1] if named else None
     if known is not None and not known.is_ours and not _is_same_work(known.schedule.job, job):
         known = None  # a scheduler of Node's that happens to have the name: it stays as it is
+    if schedule.paused and not _can_resume(schedule):
+        rule = "cannot be paused here: only BullMQ reads its pattern, and Onward could not resume it; remove it in Node"
+        raise InvalidValue("schedule", schedule.name, rule)
     entry = _changed(known, schedule, is_prioritized=job.queue in prioritized)
     if job.priority and job.queue not in prioritized:
         raise InvalidValue("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
@@ -131,6 +134,14 @@ def _is_same_work(one: NewJob, other: NewJob) -> bool:
 def _delete(keys: Keys, entry: Entry) -> Plan[None]:
     yield [script("remove_scheduler", keys, [keys.meta(entry.queue)], entry.id)]
     yield [("HDEL", keys.schedules, _field(entry.queue, entry.id))]
+
+
+def _can_resume(schedule: Schedule) -> bool:
+    try:
+        next(iter(schedule.trigger.after(datetime.now(UTC))), None)
+    except InvalidValue:
+        return False
+    return True
 
 
 def _start(keys: Keys, entry: Entry, known: Entry | None) -> Plan[int]:
