@@ -45,7 +45,7 @@ async def test_closing_the_app_from_an_event_loop_ends_the_thread_and_its_calls(
     waiting = asyncio.create_task(asyncio.to_thread(handle.sync.result))
     async with asyncio.timeout(LONG):
         while not any(watcher._waiting for watcher in app._core.results._watchers.values()):
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
     thread = app._core.loop._started().thread
     await app.close()
     assert not thread.is_alive()

@@ -11,14 +11,14 @@ from rich.text import Text
 from onward.app import App
 from onward.arguments import nearest
 from onward.cli import bulk, output
-from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.command import JsonOption, YesOption, list_by_default, on_app
 from onward.cli.errors import CommandError
 from onward.cli.units import age
 from onward.core import core_of
 from onward.engine.values import WorkerInfo
 from onward.service.snapshot import is_silent
 
-workers = typer.Typer(no_args_is_help=True, help="Look at workers, quiet, resume and stop them.")
+workers = typer.Typer(help="Look at workers, quiet, resume and stop them.")
 
 WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Its id.", show_default=False)]
 
@@ -36,6 +36,9 @@ async def list_workers(app: App, json: JsonOption = False) -> None:
         show_workers(found, core_of(app).config.lease)
     else:
         output.note("no workers: start one with onward work --app module:app")
+
+
+list_by_default(workers, list_workers)
 
 
 @workers.command()

@@ -336,9 +336,9 @@ class PgBossEngine(AccessVerbs):
     async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            lost = await self._caller_transactions.drive(connection, lambda: read_committed(self._settle(settlements)))
-        else:
-            lost = await self.run_plan(lambda: self._settle(settlements))
+            return await self._caller_transactions.drive(connection, lambda: read_committed(self._settle(settlements)))
+        lost = await self.run_plan(lambda: self._settle(settlements))
+        # Not where the caller may roll back: the leader removes the row of that batch when its time has run out.
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
 

@@ -363,22 +363,23 @@ class PGMQEngine(AccessVerbs):
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.mark_settled(each.claim for each in settlements)
         if connection is not None:
             return await self._caller_transactions.drive(
                 connection, lambda: caller_transaction.read_committed(self._settle_plan(settlements))
             )
+        # Not where the caller may roll back: the leader removes the row of that batch when its time has run out.
+        self._batches.mark_settled(each.claim for each in settlements)
         return await self._drive(lambda: self._settle_plan(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.mark_settled(each.claim for each in settlements)
         if connection is not None:
             return self._caller_transactions.drive_sync(
                 connection, lambda: caller_transaction.read_committed(self._settle_plan(settlements))
             )
+        self._batches.mark_settled(each.claim for each in settlements)
         return self._run_plan_sync(lambda: self._settle_plan(settlements))
 
     def _settle_plan(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
