@@ -18,6 +18,7 @@ from onward.engine.contract import Producer
 from onward.engine.values import Claim, JobFilter
 from onward.job import Enqueued, JobRef, NewJob
 from onward.lifecycle import HELD, Outcome, Result, Retry, Snooze, decide
+from onward.own_loop import run_in_own_loop
 
 _TOGETHER: Final = 1_000
 _DEEPEST: Final = 20
@@ -67,7 +68,8 @@ class _Inline:
             return self._enqueuer.enqueue_sync(jobs, connection=connection)
         _check_depth()
         enqueued = self._enqueuer.enqueue_sync([_due(job) for job in jobs])
-        core_of(self._app).loop.run(lambda: self._run(enqueued))
+        # Not on the App's loop thread: each job that enqueues another would keep one of its pool's threads waiting.
+        run_in_own_loop(lambda: self._run(enqueued))
         return enqueued
 
     async def _run(self, enqueued: Sequence[Enqueued]) -> None:
