@@ -53,9 +53,8 @@ class LimitTables:
         """Create schema, tables and functions where they are missing. Idempotent."""
         # One at a time: two that create the same at once would fail. The comment locks the schema until the transaction
         # ends, and only its owner may make one.
-        yield Statement(
-            f'do $$ begin create schema if not exists "{self._schema}"; exception when unique_violation then null; end $$'
-        )
+        create = f'create schema if not exists "{self._schema}"'
+        yield Statement(f"do $$ begin {create}; exception when unique_violation then null; end $$")
         yield Statement(f"comment on schema \"{self._schema}\" is 'Permits of onward.limits'")
         for text in SCHEMA_SQL.split(_END_OF_STATEMENT):
             yield self._statement(text)
