@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -156,5 +157,10 @@ def spawn(workdir: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for process in started:
         if process.poll() is None:
+            process.terminate()  # not killed at once: its children would keep its output open, and this waiting
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.communicate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)
