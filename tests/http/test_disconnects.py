@@ -8,6 +8,7 @@ from pathlib import Path
 from onward.engine.access import AuditQuery
 from onward.http.application import API, asgi
 from onward.http.serving import ServeOptions, uvicorn_options
+from onward.service.services import Services
 from tests.http.conftest import ROOT, make_app
 from tests.http.test_events_api import serve
 
@@ -30,13 +31,13 @@ async def test_clients_that_go_away_leave_one_record_and_one_job_each(tmp_path: 
             writer.write(head + (BODY if number % 2 else BODY[:-3]))
             await writer.drain()
             writer.close()
-        half = CLIENTS // 2
-        async with asyncio.timeout(60):
-            while sum((await app.jobs.count()).values()) < half:
-                await asyncio.sleep(0.02)
-        # The last request of all: what came before it has been answered, or never will be.
+        # The last request of all: what came before it has been answered, or never will be. A client that has gone
+        # before the server read its body has changed nothing, so how many did is not known.
         assert (await http.post(f"{API}/jobs", content=BODY, headers={"Content-Type": "application/json"})).is_success
-        records = (await server.services.audit.list(ROOT, AuditQuery(action="jobs.enqueue"), limit=200)).items
-        assert sum((await app.jobs.count()).values()) == half + 1
-        assert [record.count for record in records] == [1] * (half + 1)
-        assert len({record.request_id for record in records}) == half + 1
+    # The server has stopped: no request is under way.
+    records = (await Services(app).audit.list(ROOT, AuditQuery(action="jobs.enqueue"), limit=200)).items
+    stored = sum((await app.jobs.count()).values())
+    assert 1 <= stored <= CLIENTS // 2 + 1
+    assert [record.count for record in records] == [1] * stored
+    assert len({record.request_id for record in records}) == stored
+    await app.close()
