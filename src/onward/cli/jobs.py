@@ -148,7 +148,7 @@ async def export(
     app: App,
     job_filter: JobFilter,
     format: Annotated[ExportFormat, typer.Option("--as", help="How to write them.")] = ExportFormat.NDJSON,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MAX_EXPORTED, help="At most so many.")] = 10_000,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MAX_EXPORTED, help="Most jobs to write.")] = 10_000,
 ) -> None:
     """Write jobs as NDJSON or CSV. The newest first, with secrets redacted."""
     pages = await Services(app).jobs.export_matching(of_command_line(), job_filter, limit=limit)

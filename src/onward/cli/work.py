@@ -145,7 +145,7 @@ def work(
     url: UrlOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Run jobs until stopped. Ctrl-C or SIGTERM stops in good order, a second one at once."""
+    """Run jobs until stopped. Ctrl-C or SIGTERM stops gracefully, a second one at once."""
     with report_errors(debug=debug):
         if app_path and app:
             raise usage_error("the app was given twice")

@@ -62,7 +62,7 @@ async def resume(app: App, worker: WorkerArgument) -> None:
 @workers.command()
 @on_app(action="workers.stop")
 async def stop(app: App, worker: WorkerArgument, yes: YesOption = False) -> None:
-    """Have a worker stop in good order, as after SIGTERM."""
+    """Stop a worker gracefully, as after SIGTERM."""
     await _refuse_unknown(app, worker)
     bulk.confirm(f"the worker {worker} will stop", yes=yes)
     await app.workers.stop(worker)
